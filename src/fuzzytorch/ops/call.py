@@ -1,0 +1,228 @@
+"""What a row may use: the primitives, with broadcasting, allocation and counting done.
+
+A :class:`Call` is made by the dispatch mode for one aten call and handed to the
+function of its row.  Each primitive that it runs takes the next stream of the
+run, so that the bits depend on the sequence of rounded primitives alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fuzzytorch.backends.protocol import Backend
+from fuzzytorch.program import Program
+from fuzzytorch.rounding import Rounding
+from fuzzytorch.stream import Stream
+
+ROUND = Program(1, 0, (("round", 0),))
+"""Stores a binary64 tensor in the format: one rounding per element."""
+
+
+class Call:
+    """One aten call under the mode.
+
+    Attributes:
+        overload: the aten overload that was called.
+        rounding: mode and format of every operation.
+        out: the tensor that an in-place or ``out=`` variant writes, or ``None``.  A
+            row may hand it to its last primitive; otherwise the result is copied.
+        operations: scalar floating-point operations rounded so far in this call.
+    """
+
+    __slots__ = ("_next_stream", "backend", "operations", "out", "overload", "rounding")
+
+    def __init__(
+        self,
+        overload: Any,
+        rounding: Rounding,
+        backend: Backend,
+        next_stream: Callable[[], Stream],
+        out: torch.Tensor | None = None,
+    ) -> None:
+        self.overload = overload
+        self.rounding = rounding
+        self.backend = backend
+        self._next_stream = next_stream
+        self.out = out
+        self.operations = 0
+
+    def elementwise(
+        self,
+        program: Program,
+        *inputs: torch.Tensor,
+        scalars: Sequence[float] = (),
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Runs a program on broadcast inputs; float32, strides as stock torch chooses them.
+
+        Inputs of integer or bool dtype are converted to float32 first, as torch does.
+        ``out`` may be one of the inputs; it is ignored where its shape or dtype do
+        not fit, so that a row can pass ``call.out`` without a test.
+        """
+        inputs = tuple(_operand(x, program, i) for i, x in enumerate(inputs))
+        shape = inputs[0].shape
+        if any(x.shape != shape for x in inputs[1:]):
+            shape = torch.broadcast_shapes(*(x.shape for x in inputs))
+        if out is None or out.shape != shape or out.dtype != torch.float32:
+            out = _empty(shape, inputs)
+        if out.numel() > 0:
+            operands = [x if x.shape == shape else x.expand(shape) for x in inputs]
+            self.backend.elementwise(
+                program, operands, scalars, out, self.rounding, self._next_stream()
+            )
+            self.operations += program.roundings * out.numel()
+        return out
+
+    def round(self, y: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """One rounding of a float64 tensor into float32."""
+        return self.elementwise(ROUND, y, out=out)
+
+    def via_binary64(
+        self,
+        function: Callable[..., torch.Tensor],
+        *inputs: Any,
+        out: torch.Tensor | None = None,
+        **keywords: Any,
+    ) -> torch.Tensor:
+        """``function`` of stock torch on the tensors widened to float64, then one rounding.
+
+        Tensors are made contiguous first: the value must not depend on the layout.
+        """
+        wide = [
+            x.to(torch.float64, memory_format=torch.contiguous_format)
+            if isinstance(x, torch.Tensor) and x.is_floating_point()
+            else x
+            for x in inputs
+        ]
+        y = function(*wide, **keywords)
+        if out is None:
+            first = next((x for x in inputs if isinstance(x, torch.Tensor)), None)
+            if first is not None and first.shape == y.shape and not first.is_contiguous():
+                out = torch.empty_like(first, dtype=torch.float32)
+        return self.round(y, out=out)
+
+    def reduce(
+        self,
+        kind: str,
+        x: torch.Tensor,
+        dims: Sequence[int] | None = None,
+        keepdim: bool = False,
+        y: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Reduces over ``dims`` (all where ``None`` or empty); kinds as in the protocol.
+
+        An empty reduction yields the neutral element.  Terms are taken in logical
+        order of the reduced dimensions.
+        """
+        x = x if x.dtype == torch.float32 else x.to(torch.float32)
+        reduced = sorted(d % max(x.dim(), 1) for d in dims) if dims else list(range(x.dim()))
+        if x.dim() == 0:
+            reduced = []
+        kept = [d for d in range(x.dim()) if d not in reduced]
+        rows = math.prod(x.shape[d] for d in kept)
+        terms = math.prod(x.shape[d] for d in reduced)
+        out = torch.empty(rows, dtype=torch.float32, device=x.device)
+        if terms == 0:
+            out.fill_(1.0 if kind == "prod" else 0.0)
+        elif rows > 0:
+            order = kept + reduced
+            matrix = x.permute(order).reshape(rows, terms)
+            other = None if y is None else y.expand(x.shape).permute(order).reshape(rows, terms)
+            self.backend.reduce(kind, matrix, out, self.rounding, self._next_stream(), other)
+            self.operations += rows * _reduction_operations(kind, terms)
+        shape = [1 if d in reduced else x.shape[d] for d in range(x.dim())]
+        return out.view(shape if keepdim else [x.shape[d] for d in kept])
+
+    def scan(self, kind: str, x: torch.Tensor, dim: int) -> torch.Tensor:
+        """Running ``sum`` or ``prod`` along ``dim``, sequentially."""
+        if x.dim() == 0 or x.numel() == 0:
+            return x.clone()
+        moved = x.movedim(dim, -1)
+        matrix = moved.reshape(-1, moved.shape[-1])
+        out = torch.empty_like(matrix, memory_format=torch.contiguous_format)
+        self.backend.scan(kind, matrix, out, self.rounding, self._next_stream())
+        self.operations += out.numel() - out.shape[0]
+        return out.view(moved.shape).movedim(-1, dim)
+
+    def gemm(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """``a @ b`` for two matrices, or for two batches of matrices of equal batch size."""
+        batched = a.dim() == 3
+        a3, b3 = (a, b) if batched else (a.unsqueeze(0), b.unsqueeze(0))
+        batch, m, k = a3.shape
+        n = b3.shape[2]
+        out = torch.empty(batch, m, n, dtype=torch.float32, device=a.device)
+        if k == 0:
+            out.zero_()
+        elif out.numel() > 0:
+            # A product with very few columns fills the lanes of a kernel from its rows.
+            if n <= 4 and m > n:
+                self.backend.gemm(
+                    b3.mT, a3.mT, out.mT, self.rounding, self._next_stream()
+                )
+            else:
+                self.backend.gemm(a3, b3, out, self.rounding, self._next_stream())
+            self.operations += 2 * batch * m * n * k
+        return out if batched else out[0]
+
+    def conv(
+        self,
+        form: str,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+        geometry: tuple[Sequence[int], Sequence[int], Sequence[int], int],
+        operations: int,
+    ) -> torch.Tensor:
+        """One of the forms ``conv``, ``conv_transposed``, ``conv_weight`` into ``out``.
+
+        Tensors are five-dimensional ``(N, C, D, H, W)``; ``geometry`` is ``(stride,
+        padding, dilation, groups)``; ``operations`` is what to count.
+        """
+        if out.numel() > 0:
+            primitive = getattr(self.backend, form)
+            primitive(x, weight, out, *geometry, self.rounding, self._next_stream())
+            self.operations += operations
+        return out
+
+    def accumulate(
+        self, index: torch.Tensor, source: torch.Tensor, out: torch.Tensor
+    ) -> torch.Tensor:
+        """``out[index[i]] += source[i]`` in the order of ``i``; ``out`` contiguous ``(rows, inner)``."""
+        if source.numel() > 0:
+            self.backend.accumulate(index, source, out, self.rounding, self._next_stream())
+            self.operations += source.numel()
+        return out
+
+
+def _operand(x: torch.Tensor, program: Program, register: int) -> torch.Tensor:
+    if x.dtype == torch.float32:
+        if ("round", register) in program.code:
+            return x.to(torch.float64)
+        return x
+    if ("round", register) in program.code:
+        return x.to(torch.float64)
+    return x.to(torch.float32)
+
+
+def _empty(shape: Sequence[int], inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The output that stock torch would allocate for an elementwise operation."""
+    if all(x.is_contiguous() for x in inputs if x.shape == shape):
+        return torch.empty(shape, dtype=torch.float32, device=inputs[0].device)
+    metas = [torch.empty_strided(x.shape, x.stride(), device="meta") for x in inputs]
+    result = metas[0]
+    for meta in metas[1:]:
+        result = torch.where(torch.empty((), dtype=torch.bool, device="meta"), result, meta)
+    if len(metas) == 1:
+        result = torch.neg(result)
+    return torch.empty_strided(
+        result.shape, result.stride(), dtype=torch.float32, device=inputs[0].device
+    )
+
+
+def _reduction_operations(kind: str, terms: int) -> int:
+    """Scalar operations of one row: a fused multiply-add counts as two."""
+    return 2 * terms - 1 if kind in ("sum_squares", "dot") else terms - 1
