@@ -69,13 +69,7 @@ class Stream:
 
     def key(self) -> bytes:
         """The 128-bit key of the stream."""
-        state = _block(self.seed | self.replica << 64)
-        for i in range(KEY_ROUNDS):
-            state = aesenc(state, _round_constant(i))
-        state = state ^ _block(self.call)
-        for i in range(KEY_ROUNDS):
-            state = aesenc(state, _round_constant(KEY_ROUNDS + i))
-        return bytes(state.tolist())
+        return _key(self.seed, self.replica, self.call)
 
     def states(self, rows: torch.Tensor, block: int | torch.Tensor, groups: int) -> torch.Tensor:
         """Starting states for every row and column group: uint8 ``rows.shape + (groups, 4, 16)``.
@@ -103,6 +97,17 @@ class Stream:
         for _ in range(rounds):
             states = aesenc(states, key)
         return states
+
+
+@functools.lru_cache(maxsize=256)
+def _key(seed: int, replica: int, call: int) -> bytes:
+    state = _block(seed | replica << 64)
+    for i in range(KEY_ROUNDS):
+        state = aesenc(state, _round_constant(i))
+    state = state ^ _block(call)
+    for i in range(KEY_ROUNDS):
+        state = aesenc(state, _round_constant(KEY_ROUNDS + i))
+    return bytes(state.tolist())
 
 
 def uniform29(states: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,12 @@ overlaps an input (except in ``elementwise``, where an identical view may).
 Inside an accumulation (``gemm``, ``conv*``, ``reduce``), ``sr`` to binary32 keeps
 the exponent range of binary64 and applies the range of binary32 to the last
 operation that forms each output element (``ranged`` in
-:func:`~fuzzytorch.rounding.round_to_format`); every other mode and format
-applies the range to every operation.
+:func:`~fuzzytorch.rounding.round_to_format`); every other mode and format, and
+``reduce`` of kind ``prod``, applies the range to every operation.
+
+Signs of zero: an exact sum of two opposite numbers is +0 in every mode (also in
+``down``); every other zero has the sign of IEEE 754.  Where binary32 operands
+give NaN in IEEE 754, the result is NaN; its payload means nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +65,9 @@ class Backend(Protocol):
         ``round`` is float64, the others float32.  Element ``i`` in logical order:
         row ``i // 1024``, column ``i % 64``, step ``(i % 1024) // 64``, block = index
         of the instruction in the code (exact ones count).  The range applies to
-        every operation.
+        every operation.  ``min`` is ``a if a < b else b`` and ``max`` is
+        ``a if a > b else b`` (of two zeros the second), but NaN if either is NaN;
+        ``select`` takes ``c`` where ``a`` is NaN.
         """
 
     def reduce(
@@ -95,8 +101,10 @@ class Backend(Protocol):
         * block 4: chunk totals are chained in order: row ``r * chunks``, column 0,
           step ``c`` for adding chunk ``c >= 1``.
 
-        In ``sr`` to binary32 the last operation of these is the ranged one.  Where
-        no operation happens at all (``K = 1``), the term is returned unrounded.
+        Blocks 1 to 4 add, or multiply for ``prod``; a total that is the first of its
+        chain is taken as it is.  In ``sr`` to binary32 the last operation of these is
+        the ranged one, of ``prod`` all are.  Where no operation happens at all
+        (``K = 1`` in ``sum``, ``prod`` and ``sum_abs``), the term is returned unrounded.
         """
 
     def scan(

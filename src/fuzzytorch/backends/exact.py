@@ -1,0 +1,101 @@
+"""Exact results of scalar operations, as a binary64 number that rounding can read.
+
+Operands are binary32 values held in float64 tensors.  The exact result of an
+operation on them rarely fits binary64, so it is handed over in one of two forms:
+
+* *nearest*: IEEE 754 binary64, ties to even;
+* *odd*: the exact result if it fits, otherwise that one of its two binary64
+  neighbours whose last bit is 1.  The odd last bit is sticky: it says "and some
+  more", so that any later rounding to at most 51 bits, in any direction, equals
+  the rounding of the exact result itself.
+
+The side on which the exact result lies comes from error-free transformations
+(TwoSum of Knuth, TwoProd of Veltkamp and Dekker).  No intermediate over- or
+underflows: results reach from 2^-298 to 2^257.
+
+A sum of two opposite numbers is +0 in every mode, ``down`` included.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+_SPLITTER: Final = 2.0**27 + 1.0
+
+
+def result(operation: str, operands: tuple[torch.Tensor, ...], odd: bool) -> torch.Tensor:
+    """The result of one rounded operation before it is rounded to its format.
+
+    Args:
+        operation: one of :data:`fuzzytorch.program.ROUNDED`.
+        operands: float64 tensors of one shape that hold binary32 values.
+            Exceptions: the operand of ``round`` is any binary64 value; in the
+            nearest form the last operand of ``add``, ``sub``, ``mul`` and ``fma``
+            may be any 24-bit number, whatever its exponent.
+        odd: the odd form if true, else the nearest one.
+
+    Returns:
+        float64 of the same shape; zeros, Inf and NaN as IEEE 754 has them.
+
+    Raises:
+        ValueError: an operation that is not a rounded one.
+    """
+    match operation, operands:
+        case "add", (a, b):
+            nearest, error = _two_sum(a, b)
+        case "sub", (a, b):
+            nearest, error = _two_sum(a, -b)
+        case "mul", (a, b):
+            nearest, error = a * b, None
+        case "fma", (a, b, c):
+            nearest, error = _two_sum(a * b, c)
+        case "div", (a, b):
+            nearest = a / b
+            error = _residual(a, nearest, b) * b.sign()
+        case "sqrt", (a,):
+            nearest = a.sqrt()
+            error = _residual(a, nearest, nearest)
+        case "round", (a,):
+            nearest, error = a, None
+        case _:
+            raise ValueError(
+                f"{operation!r} of {len(operands)} operands is not a rounded operation: "
+                "see fuzzytorch.program.ROUNDED and ARITY."
+            )
+    return _to_odd(nearest, error) if odd and error is not None else nearest
+
+
+def _to_odd(nearest: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+    """Makes the last bit of ``nearest`` odd where ``error`` (exact minus nearest) is not 0."""
+    # Inf and NaN leave a NaN error, for which both comparisons are false.
+    inexact = (error > 0) | (error < 0)
+    grows = (error > 0) == (nearest > 0)
+    pattern = nearest.view(torch.int64)
+    move = inexact & ((pattern & 1) == 0)
+    step = torch.where(grows, 1, -1)
+    return torch.where(move, pattern + step, pattern).view(torch.float64)
+
+
+def _two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The binary64 sum, and exactly what it misses."""
+    s = a + b
+    b_part = s - a
+    return s, (a - (s - b_part)) + (b - b_part)
+
+
+def _residual(a: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """``a - x*y`` exactly, for the correctly rounded quotient or root ``x``."""
+    product = x * y
+    x_high, x_low = _split(x)
+    y_high, y_low = _split(y)
+    rest = x_high * y_high - product + x_high * y_low + x_low * y_high + x_low * y_low
+    return (a - product) - rest
+
+
+def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two halves of at most 26 bits whose sum is ``x``."""
+    scaled = x * _SPLITTER
+    high = scaled - (scaled - x)
+    return high, x - high
