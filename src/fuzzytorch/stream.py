@@ -85,7 +85,9 @@ class Stream:
         block = torch.as_tensor(block, device=rows.device).expand(rows.shape)
         high = lane | (block[..., None, None] << 40)
         shifts = torch.arange(0, 64, 8, device=rows.device)
-        counter = torch.cat([(low[..., None] >> shifts) & 255, (high[..., None] >> shifts) & 255], -1)
+        counter = torch.cat(
+            [(low[..., None] >> shifts) & 255, (high[..., None] >> shifts) & 255], -1
+        )
         state = counter.to(torch.uint8) ^ key
         for _ in range(START_ROUNDS):
             state = aesenc(state, key)
@@ -119,7 +121,7 @@ def uniform29(states: torch.Tensor) -> torch.Tensor:
 
 
 def bits(states: torch.Tensor, step: int) -> torch.Tensor:
-    """Single-bit draws at ``step``, given the states of ``step // 32``: int64 ``(..., groups, 16)``."""
+    """Single-bit draws at ``step``, from states ``step // 32``: int64 ``(..., groups, 16)``."""
     return (_words(states) >> (step % 32)) & 1
 
 

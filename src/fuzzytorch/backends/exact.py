@@ -31,9 +31,8 @@ def result(operation: str, operands: tuple[torch.Tensor, ...], odd: bool) -> tor
     Args:
         operation: one of :data:`fuzzytorch.program.ROUNDED`.
         operands: float64 tensors of one shape that hold binary32 values.
-            Exceptions: the operand of ``round`` is any binary64 value; in the
-            nearest form the last operand of ``add``, ``sub``, ``mul`` and ``fma``
-            may be any 24-bit number, whatever its exponent.
+            Exceptions: the operand of ``round`` is any binary64 value; terms of
+            ``add`` and the last operand of ``fma`` may have the exponents of binary64.
         odd: the odd form if true, else the nearest one.
 
     Returns:
@@ -42,6 +41,7 @@ def result(operation: str, operands: tuple[torch.Tensor, ...], odd: bool) -> tor
     Raises:
         ValueError: an operation that is not a rounded one.
     """
+    error: torch.Tensor | None
     match operation, operands:
         case "add", (a, b):
             nearest, error = _two_sum(a, b)

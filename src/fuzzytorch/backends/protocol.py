@@ -118,7 +118,12 @@ class Backend(Protocol):
         """
 
     def gemm(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, rounding: Rounding, stream: Stream
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor,
+        rounding: Rounding,
+        stream: Stream,
     ) -> None:
         """``out[i] = a[i] @ b[i]`` for ``(B, M, K)``, ``(B, K, N)``, ``(B, M, N)``, ``K >= 1``.
 
@@ -163,11 +168,11 @@ class Backend(Protocol):
 
         Also the gradient of ``conv`` with respect to its input.  ``out`` is
         ``(N, C, ...)``.  The output is cut into ``phases`` by its position modulo the
-        stride; phase ``f`` = row-major ``(d % sd, h % sh, w % sw)`` of residues ``r``.  The taps of a
-        phase are the ``t`` with ``(r + padding - t * dilation) % stride == 0`` in every
-        dimension (positions outside the input contribute the product with zero); ``k``
-        runs over row-major ``(o, taps)``, taps increasing, in blocks of 256.  Output
-        channel ``c``: row ``c``; column = row-major ``(n, d // sd, h // sh, w // sw)``
+        stride; phase ``f`` = row-major ``(d % sd, h % sh, w % sw)`` of residues ``r``.
+        The taps of a phase are the ``t`` with ``(r + padding - t * dilation) % stride == 0``
+        in every dimension (positions outside the input contribute the product with
+        zero); ``k`` runs over row-major ``(o, taps)``, taps increasing, in blocks of 256.
+        Output channel ``c``: row ``c``; column = row-major ``(n, d // sd, h // sh, w // sw)``
         within the phase; block ``f * ceil(O/groups * kd*kh*kw / 256) + k // 256``.  A phase
         without taps yields +0 without a draw.
         """

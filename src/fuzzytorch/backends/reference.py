@@ -13,78 +13,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fuzzytorch.backends import exact
-from fuzzytorch.backends.protocol import (
-    K_BLOCK,
-    REDUCE_CHUNK,
-    REDUCE_FAN,
-    REDUCE_LANES,
-    SCAN_ROWS,
-)
+from fuzzytorch.backends.protocol import K_BLOCK, SCAN_ROWS
+from fuzzytorch.backends.reduction import Reduction
+from fuzzytorch.backends.rounded import Draws, keeps_binary64_range, rounded
 from fuzzytorch.backends.windows import Axis, conv_axes, phase_axes, windows
 from fuzzytorch.program import LANES, ROUNDED, TILE, Program
-from fuzzytorch.rounding import Rounding, round_to_format
-from fuzzytorch.stream import GROUP, Stream, bits, uniform29
-
-_BITS_PER_STATE = 32
-
-
-def rounded(
-    operation: str,
-    operands: tuple[torch.Tensor, ...],
-    draw: torch.Tensor | None,
-    rounding: Rounding,
-    ranged: bool = True,
-) -> torch.Tensor:
-    """One rounded scalar operation per element: all that this backend ever rounds.
-
-    Args:
-        operation: one of :data:`fuzzytorch.program.ROUNDED`.
-        operands: float64 tensors of one shape.
-        draw: int64 of that shape, from :class:`Draws`; ``None`` if the mode draws nothing.
-        rounding: mode and format.
-        ranged: whether the exponent range applies (see :mod:`fuzzytorch.backends.protocol`).
-
-    Returns:
-        float64 of the same shape.
-    """
-    s = exact.result(operation, operands, odd=rounding.reads_exact)
-    return round_to_format(s, draw, rounding, ranged)
-
-
-class Draws:
-    """The draws of some rows and of columns ``0 .. columns - 1`` in one block.
-
-    Args:
-        rounding: decides between 29-bit integers, single bits and nothing.
-        stream: the stream of the call.
-        rows: int64 row numbers, any shape.
-        block: one block number.
-        columns: number of columns.
-    """
-
-    def __init__(
-        self, rounding: Rounding, stream: Stream, rows: torch.Tensor, block: int, columns: int
-    ) -> None:
-        self._rounding, self._stream, self._columns = rounding, stream, columns
-        self._position = 0
-        if rounding.draws:
-            self._states = stream.states(rows, block, math.ceil(columns / GROUP))
-
-    def at(self, step: int) -> torch.Tensor | None:
-        """int64 ``rows.shape + (columns,)``, or ``None``; steps are asked for in rising order."""
-        if not self._rounding.draws:
-            return None
-        position = step if self._rounding.draws_uniform else step // _BITS_PER_STATE
-        if position < self._position:
-            raise ValueError(f"the draws of step {step} have already been passed.")
-        self._states = self._stream.advance(self._states, position - self._position)
-        self._position = position
-        if self._rounding.draws_uniform:
-            words = uniform29(self._states)
-        else:
-            words = bits(self._states, step)
-        return words.flatten(-2)[..., : self._columns]
+from fuzzytorch.rounding import Rounding
+from fuzzytorch.stream import Stream
 
 
 class ReferenceBackend:
@@ -121,7 +56,7 @@ class ReferenceBackend:
         stream: Stream,
         y: torch.Tensor | None = None,
     ) -> None:
-        reduction = _Reduction(kind, x, y, rounding, stream)
+        reduction = Reduction(kind, x, y, rounding, stream)
         _store(reduction.total(), out)
 
     def scan(
@@ -145,7 +80,12 @@ class ReferenceBackend:
             _store(torch.stack(prefixes, -1), out)
 
     def gemm(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, rounding: Rounding, stream: Stream
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor,
+        rounding: Rounding,
+        stream: Stream,
     ) -> None:
         rows = torch.arange(a.shape[0] * a.shape[1], device=a.device).view(a.shape[:2])
         _store(_matrix_product(a, b, rows, 0, rounding, stream), out)
@@ -190,10 +130,12 @@ class ReferenceBackend:
             residue = _unravel(f, stride)
             axes = phase_axes(residue, weight.shape[2:], sizes, stride, padding, dilation)
             taps = torch.meshgrid(*(axis.taps.to(x.device) for axis in axes), indexing="ij")
-            a = grouped[(..., *taps)].transpose(1, 2).flatten(2)
+            taking_part = (slice(None), slice(None), slice(None), *taps)
+            a = grouped[taking_part].transpose(1, 2).flatten(2)
             panel = _panel(x, axes, groups)
             product = _matrix_product(a, panel, rows, f * blocks_per_phase, rounding, stream)
-            phase = out[(..., *(slice(r, None, s) for r, s in zip(residue, stride, strict=True)))]
+            places = [slice(r, None, s) for r, s in zip(residue, stride, strict=True)]
+            phase = out[(slice(None), slice(None), *places)]
             _store(product.reshape(channels, n, *phase.shape[2:]).transpose(0, 1), phase)
 
     def conv_weight(
@@ -236,116 +178,6 @@ class ReferenceBackend:
         _store(total, out)
 
 
-class _Reduction:
-    """One call of ``reduce``."""
-
-    _KINDS = ("sum", "prod", "sum_abs", "sum_squares", "dot")
-
-    def __init__(
-        self,
-        kind: str,
-        x: torch.Tensor,
-        y: torch.Tensor | None,
-        rounding: Rounding,
-        stream: Stream,
-    ) -> None:
-        if kind not in self._KINDS:
-            raise ValueError(f"unknown reduction {kind!r}: choose one of {', '.join(self._KINDS)}.")
-        if (kind == "dot") != (y is not None):
-            raise ValueError(f"a second tensor belongs to dot and to no other kind, not {kind!r}.")
-        self._x = x.double().abs() if kind == "sum_abs" else x.double()
-        self._y = self._x if kind == "sum_squares" else None if y is None else y.double()
-        self._combine = "mul" if kind == "prod" else "add"
-        self._rounding, self._stream = rounding, stream
-        self._keeps_range = _keeps_binary64_range(rounding) and kind != "prod"
-        self._rows = torch.arange(x.shape[0], device=x.device)
-
-    def total(self) -> torch.Tensor:
-        length = self._x.shape[1]
-        chunks = math.ceil(length / REDUCE_CHUNK)
-        draws = self._draws(self._rows * chunks, 4, 1)
-        total = self._chunk(0, chunks)
-        for c in range(1, chunks):
-            draw = _column(draws.at(c), slice(0, 1))
-            last = c == chunks - 1
-            total = self._join(total, self._chunk(c, chunks), draw, last)
-        return total[:, 0]
-
-    def _chunk(self, c: int, chunks: int) -> torch.Tensor:
-        """The total of chunk ``c``: ``(rows, 1)``."""
-        rows = self._rows * chunks + c
-        length = min(REDUCE_CHUNK, self._x.shape[1] - c * REDUCE_CHUNK)
-        # Lanes below `long` hold one term more than the others.
-        steps, long = divmod(length, REDUCE_LANES)
-        parts = []
-        if long:
-            parts.append(self._lanes(c, rows, steps + 1, slice(0, long)))
-        if steps:
-            parts.append(self._lanes(c, rows, steps, slice(long, REDUCE_LANES)))
-        return self._across_lanes(torch.cat(parts, -1), rows, last=chunks == 1)
-
-    def _lanes(self, c: int, rows: torch.Tensor, steps: int, lanes: slice) -> torch.Tensor:
-        """Totals of the lanes of a chunk, each of ``steps`` terms: ``(rows, lanes)``."""
-        levels = [self._draws(rows, block, REDUCE_LANES) for block in range(3)]
-        runs = math.ceil(steps / REDUCE_FAN)
-        total = second = run = None
-        for u in range(runs):
-            for v in range(u * REDUCE_FAN, min((u + 1) * REDUCE_FAN, steps)):
-                start = c * REDUCE_CHUNK + v * REDUCE_LANES
-                term = slice(start + lanes.start, start + lanes.stop)
-                run = self._add_term(run, term, _column(levels[0].at(v), lanes))
-            second = self._join(second, run, _column(levels[1].at(u), lanes))
-            run = None
-            if u % REDUCE_FAN == REDUCE_FAN - 1 or u == runs - 1:
-                w = u // REDUCE_FAN
-                total = self._join(total, second, _column(levels[2].at(w), lanes))
-                second = None
-        return total
-
-    def _across_lanes(self, x: torch.Tensor, rows: torch.Tensor, last: bool) -> torch.Tensor:
-        """The total of ``(rows, lanes)``; ``last`` if no further chunk follows."""
-        draws = self._draws(rows, 4 - 1, 8)
-        lanes = x.shape[1]
-        eight = x[:, :8].clone()
-        for step in (1, 2, 3):
-            draw = draws.at(step)
-            present = slice(0, max(0, min(8, lanes - 8 * step)))
-            other = x[:, 8 * step : 8 * step + present.stop]
-            eight[:, present] = self._join(eight[:, present], other, _column(draw, present))
-        total = eight[:, :1]
-        for j in range(1, eight.shape[1]):
-            draw = _column(draws.at(4 + j), slice(0, 1))
-            total = self._join(total, eight[:, j : j + 1], draw, last and j == eight.shape[1] - 1)
-        return total
-
-    def _add_term(
-        self, run: torch.Tensor | None, term: slice, draw: torch.Tensor | None
-    ) -> torch.Tensor:
-        x = self._x[:, term]
-        if self._y is None:
-            return self._join(run, x, draw)
-        y = self._y[:, term]
-        ranged = not self._keeps_range or self._x.shape[1] == 1
-        if run is None:
-            return rounded("mul", (x, y), draw, self._rounding, ranged)
-        return rounded("fma", (x, y, run), draw, self._rounding, ranged)
-
-    def _join(
-        self,
-        total: torch.Tensor | None,
-        term: torch.Tensor,
-        draw: torch.Tensor | None,
-        last: bool = False,
-    ) -> torch.Tensor:
-        if total is None:
-            return term
-        ranged = last or not self._keeps_range
-        return rounded(self._combine, (total, term), draw, self._rounding, ranged)
-
-    def _draws(self, rows: torch.Tensor, block: int, columns: int) -> Draws:
-        return Draws(self._rounding, self._stream, rows, block, columns)
-
-
 def _matrix_product(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -374,20 +206,15 @@ def _matrix_product(
         acc = torch.zeros_like(total)
         for k in range(start, min(start + K_BLOCK, length)):
             last = last_start == 0 and k == length - 1
-            ranged = last or not _keeps_binary64_range(rounding)
+            ranged = last or not keeps_binary64_range(rounding)
             operands = (a[:, :, k, None], b[:, None, k, :], acc)
             acc = rounded("fma", operands, draws.at(k - start), rounding, ranged)
         if start == 0:
             total = acc
         else:
-            ranged = start == last_start or not _keeps_binary64_range(rounding)
+            ranged = start == last_start or not keeps_binary64_range(rounding)
             total = rounded("add", (total, acc), draws.at(K_BLOCK), rounding, ranged)
     return total
-
-
-def _keeps_binary64_range(rounding: Rounding) -> bool:
-    """Whether an accumulation applies the exponent range to its last operation only."""
-    return rounding.mode == "sr" and rounding.is_binary32
 
 
 def _element_draws(
@@ -430,10 +257,6 @@ def _unravel(f: int, sizes: Sequence[int]) -> tuple[int, ...]:
         f, remainder = divmod(f, size)
         reversed_index.append(remainder)
     return tuple(reversed(reversed_index))
-
-
-def _column(draw: torch.Tensor | None, columns: slice) -> torch.Tensor | None:
-    return None if draw is None else draw[:, columns]
 
 
 def _binary32(value: float, like: torch.Tensor) -> torch.Tensor:
