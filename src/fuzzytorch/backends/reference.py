@@ -38,8 +38,9 @@ class ReferenceBackend:
     ) -> None:
         registers = [x.reshape(-1).double() for x in inputs]
         registers += [_binary32(value, out) for value in scalars]
-        for block, (operation, *sources) in enumerate(program.code):
-            operands = tuple(registers[r] for r in sources)
+        for block, (name, *sources) in enumerate(program.code):
+            operation = str(name)
+            operands = tuple(registers[int(r)] for r in sources)
             if operation in ROUNDED:
                 draw = _element_draws(out.numel(), rounding, stream, block, out.device)
                 registers.append(rounded(operation, operands, draw, rounding))
@@ -130,12 +131,14 @@ class ReferenceBackend:
             residue = _unravel(f, stride)
             axes = phase_axes(residue, weight.shape[2:], sizes, stride, padding, dilation)
             taps = torch.meshgrid(*(axis.taps.to(x.device) for axis in axes), indexing="ij")
-            taking_part = (slice(None), slice(None), slice(None), *taps)
-            a = grouped[taking_part].transpose(1, 2).flatten(2)
+            all_of = slice(None)
+            present: tuple[slice | torch.Tensor, ...] = (all_of, all_of, all_of, *taps)
+            a = grouped[present].transpose(1, 2).flatten(2)
             panel = _panel(x, axes, groups)
             product = _matrix_product(a, panel, rows, f * blocks_per_phase, rounding, stream)
-            places = [slice(r, None, s) for r, s in zip(residue, stride, strict=True)]
-            phase = out[(slice(None), slice(None), *places)]
+            steps = [slice(r, None, s) for r, s in zip(residue, stride, strict=True)]
+            places = (all_of, all_of, *steps)
+            phase = out[places]
             _store(product.reshape(channels, n, *phase.shape[2:]).transpose(0, 1), phase)
 
     def conv_weight(
@@ -221,12 +224,10 @@ def _element_draws(
     count: int, rounding: Rounding, stream: Stream, block: int, device: torch.device
 ) -> torch.Tensor | None:
     """The draws of ``count`` elements in logical order: int64 ``(count,)``, or ``None``."""
-    if not rounding.draws:
-        return None
     rows = torch.arange(math.ceil(count / TILE), device=device)
     draws = Draws(rounding, stream, rows, block, LANES)
-    tiles = torch.stack([draws.at(step) for step in range(TILE // LANES)], 1)
-    return tiles.reshape(-1)[:count]
+    steps = [draw for step in range(TILE // LANES) if (draw := draws.at(step)) is not None]
+    return torch.stack(steps, 1).reshape(-1)[:count] if steps else None
 
 
 def _panel(x: torch.Tensor, axes: Sequence[Axis], groups: int) -> torch.Tensor:

@@ -67,5 +67,5 @@ def windows(x: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
         source = axis.source.to(x.device).view(shape)
         inside = inside & (source >= 0) & (source < size)
         positions.append(source.clamp(0, max(size - 1, 0)))
-    gathered = (slice(None), slice(None), *positions)
+    gathered: tuple[slice | torch.Tensor, ...] = (slice(None), slice(None), *positions)
     return torch.where(inside, x[gathered], 0.0)
