@@ -130,7 +130,7 @@ class Backend(Protocol):
         Output ``(i, m, n)``: row ``i * M + m``, column ``n``.  Product ``k`` is accumulated
         as ``acc = fma(a, b, acc)`` with ``acc = 0`` at the start of every block of 256
         (block ``k // 256``, step ``k % 256``).  The first block is the total; each further
-        block is added to it (its block number, step 256).
+        block is added to it (its block number, step = products in that block).
         """
 
     def conv(
