@@ -87,7 +87,7 @@ def inference(
 
 
 def training(console: Console, data: Images, test: Images, n: int, tick: Tick) -> None:
-    """Repeats one epoch of training from the same weights, once in stock torch and n times in sr."""
+    """Repeats one epoch from the same weights, once in stock torch and n times in sr."""
 
     def run() -> dict[str, torch.Tensor]:
         net, loss = train(data, epochs=1, seed=SEED, after_batch=tick)
