@@ -1,11 +1,19 @@
-"""The table: which aten operation is computed how, and what is claimed for it."""
+"""The table: which aten operation is computed how, and what is claimed for it.
+
+Rows are data, one file per family in :mod:`fuzzytorch.ops`; a :class:`Table` is a
+frozen index of them.  What has no row of its own is resolved by
+:mod:`fuzzytorch.lookup`, which answers with a :class:`Row` again.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
+
+import torch
 
 
 class Verdict(enum.Enum):
@@ -17,6 +25,28 @@ class Verdict(enum.Enum):
     COARSE = "computed by torch, in binary64 where possible; only the result is rounded"
     UNCOVERED = "runs unperturbed"
 
+    # Members are compared by identity; enum's own hash is a slow Python function.
+    __hash__ = object.__hash__
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variant:
+    """How an overload that writes into its arguments follows from a functional one.
+
+    Attributes:
+        base: the functional overload that computes the values.
+        outs: names of the keyword arguments that are written; empty for an in-place
+            overload, which writes its first argument.
+    """
+
+    base: Any
+    outs: tuple[str, ...] = ()
+
+    @property
+    def in_place(self) -> bool:
+        """True when the first argument is both read and written."""
+        return not self.outs
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
@@ -26,11 +56,82 @@ class Row:
         name: the overload, as in ``"aten.add.Tensor"``.
         verdict: what is claimed.
         function: ``function(call, *args, **kwargs)`` with the arguments of the
-            overload; ``None`` for ``EXACT`` (stock torch runs).
+            overload (of its functional base for a derived variant); ``None`` for
+            ``EXACT`` and ``UNCOVERED`` (stock torch runs).  A ``ROUNDED`` function sees
+            floating-point tensors of dtype float32 only and returns such; a ``LOWERED``
+            one runs under the mode again, so that the operations it calls are met.
         why: one line: what is rounded, or why nothing is.
+        any_dtype: whether ``function`` takes floating-point tensors of every dtype and
+            returns what stock torch returns; only conversions do.
+        variant: how an in-place or ``out=`` overload was derived, else ``None``.
     """
 
     name: str
     verdict: Verdict
     function: Callable[..., Any] | None
     why: str
+    any_dtype: bool = False
+    variant: Variant | None = None
+
+    def __post_init__(self) -> None:
+        stock = self.verdict in (Verdict.EXACT, Verdict.UNCOVERED)
+        if stock != (self.function is None):
+            raise ValueError(
+                f"the row {self.name} is {self.verdict.name} "
+                f"{'and' if stock else 'but'} has {'a' if stock else 'no'} function."
+            )
+
+
+class Table:
+    """A frozen index of rows by overload.
+
+    Raises:
+        ValueError: two rows for one overload, or a row for an overload that this torch
+            does not have.
+    """
+
+    def __init__(self, families: Mapping[str, Sequence[Row]]) -> None:
+        rows: dict[str, Row] = {}
+        origin: dict[str, str] = {}
+        for family, members in families.items():
+            for row in members:
+                if row.name in rows:
+                    raise ValueError(
+                        f"{row.name} has two rows, one in the family {origin[row.name]!r} and one "
+                        f"in {family!r}: remove one of them."
+                    )
+                overload_named(row.name)
+                rows[row.name] = row
+                origin[row.name] = family
+        self._rows = MappingProxyType(rows)
+        self._family = MappingProxyType(origin)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows.values())
+
+    def get(self, name: str) -> Row | None:
+        """The row written for an overload such as ``"aten.add.Tensor"``, or ``None``."""
+        return self._rows.get(name)
+
+    def family(self, name: str) -> str:
+        """The family that holds the row of an overload."""
+        return self._family[name]
+
+
+def overload_named(name: str) -> Any:
+    """The overload of a name such as ``"aten.add.Tensor"``.
+
+    Raises:
+        ValueError: this torch has no such overload.
+    """
+    namespace, operation, overload = name.split(".")
+    packet = getattr(getattr(torch.ops, namespace), operation, None)
+    if packet is None or overload not in packet.overloads():
+        raise ValueError(
+            f"the table has a row for {name}, which torch {torch.__version__} does not have: "
+            "correct its name or remove it."
+        )
+    return getattr(packet, overload)

@@ -1,0 +1,372 @@
+"""The dispatch mode: lookup, numbering, counting; no arithmetic of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import secrets
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.utils import _python_dispatch as dispatch
+from torch.utils._contextlib import context_decorator
+
+from fuzzytorch import guards
+from fuzzytorch.backends import backend_named
+from fuzzytorch.coverage import Coverage, Record
+from fuzzytorch.lookup import resolve, unlowered
+from fuzzytorch.ops.call import Call
+from fuzzytorch.ops.coarse import NotInBinary64, estimated_operations
+from fuzzytorch.ops.dtypes import Arithmetic, arithmetic, in_float32, tensors, unusual
+from fuzzytorch.ops.variants import conflicts, derived, direct, split, write
+from fuzzytorch.rounding import Rounding
+from fuzzytorch.stream import Stream
+from fuzzytorch.table import Row, Verdict
+
+_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+"""Types of tensors that hold plain numbers; other subclasses answer for themselves."""
+
+
+class _Thread(threading.local):
+    """What each thread knows of the modes on it."""
+
+    def __init__(self) -> None:
+        self.handling = False
+        self.lowering: list[Any] = []
+        self.active: list[fuzzy] = []
+        self.last: fuzzy | None = None
+
+
+_thread = _Thread()
+
+
+class fuzzy(dispatch.TorchDispatchMode):
+    """Rounds every floating-point operation of torch under a mode, on this thread.
+
+    A context manager, a decorator (of functions and of generators), and re-entrant::
+
+        with fuzzytorch.fuzzy("sr", seed=0) as mode:
+            loss = model(x).sum()
+            loss.backward()
+        print(mode.coverage.text())
+
+    Of nested modes the innermost alone rounds.  Entering a mode again continues its
+    numbering of calls, so that two passes under one mode draw differently; a new mode
+    with the same seed repeats the bits.  Values, shapes, strides, aliasing, dtypes and the
+    random numbers of torch are what stock torch gives, but for the rounding.
+
+    Args:
+        mode: how an operation is rounded, one of :data:`fuzzytorch.rounding.MODES`.
+        seed: 0 to 2**64 - 1; ``None`` draws one from the operating system, reported as
+            the attribute ``seed``.
+        replica: which realisation of an ensemble this is.
+        format: the target, one of :data:`fuzzytorch.rounding.PRESETS`.
+        precision, emin, emax: replace those of the format: bits of the significand (2 to
+            24), exponents of the smallest normal and of the largest number.
+        backend: one of :data:`fuzzytorch.backends.BACKENDS`; the native kernels if ``None``.
+        strict: raise instead of warning when an operation runs unperturbed.
+
+    Raises:
+        ValueError: an unknown mode, format or backend, an impossible precision or range,
+            a seed or replica out of range.
+        RuntimeError: the native kernels were not built.
+    """
+
+    def __init__(
+        self,
+        mode: str = "sr",
+        seed: int | None = None,
+        replica: int = 0,
+        *,
+        format: str = "binary32",
+        precision: int | None = None,
+        emin: int | None = None,
+        emax: int | None = None,
+        backend: str | None = None,
+        strict: bool = False,
+    ) -> None:
+        super().__init__()
+        self.rounding = _rounding(mode, format, precision, emin, emax)
+        self.seed = secrets.randbits(63) if seed is None else seed
+        self.replica = replica
+        # Refuses what is not a name of a stream before anything runs.
+        Stream(self.seed, self.replica, 0)
+        self.backend = backend_named(backend)
+        self.strict = strict
+        self._first_call = 0
+        self._numbers = itertools.count()
+        self._forks = 0
+        self._rows: dict[int, tuple[Any, Row]] = {}
+        self._counts: dict[tuple[str, Verdict], list[Any]] = {}
+        self._warned: set[str] = set()
+        guards.continue_after_fork(self)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # True would wrap the handler and import the compiler on the first operation.
+        return False
+
+    def __repr__(self) -> str:
+        return f"fuzzy(mode={self.rounding.mode!r}, seed={self.seed}, replica={self.replica})"
+
+    def __enter__(self) -> fuzzy:
+        guards.enter(_is_under_mode)
+        super().__enter__()
+        _thread.active.append(self)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        above = _modes_above(self)
+        for _ in above:
+            dispatch._pop_mode()
+        super().__exit__(*exception)
+        for other in reversed(above):
+            dispatch._push_mode(other)
+        position = max(i for i, m in enumerate(_thread.active) if m is self)
+        del _thread.active[position]
+        _thread.last = self
+        guards.leave()
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, run under this mode at every call."""
+        return context_decorator(lambda: self, function)
+
+    @property
+    def coverage(self) -> Coverage:
+        """What ran under this mode so far, as a value that does not change any more."""
+        return Coverage(
+            tuple(
+                Record(name, verdict, calls, operations, why)
+                for (name, verdict), (calls, operations, why) in self._counts.items()
+            )
+        )
+
+    def count_fork(self) -> None:
+        """Numbers the next forked child of this process."""
+        self._forks += 1
+
+    def continue_in_child(self) -> None:
+        """Gives this process, a forked child, call numbers of its own."""
+        self._first_call = guards.first_call_of_child(self._first_call, self._forks)
+        self._numbers = itertools.count(self._first_call)
+        self._forks = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        thread = _thread
+        if thread.handling:
+            # Part of an operation that a mode above already answers for.
+            return func(*args, **(kwargs or {}))
+        if types and not _PLAIN.issuperset(types):
+            # A tensor subclass unwraps itself and meets the mode with its parts.
+            return NotImplemented
+        known = self._rows.get(id(func))
+        if known is None:
+            known = self._rows[id(func)] = (func, _row_of(func))
+        row = known[1]
+        if row.verdict is Verdict.LOWERED and _source(row, func) in thread.lowering:
+            # A decomposition that comes back to where it started.
+            row = _unlowered(row, func)
+        thread.handling = True
+        try:
+            return self._run(row, func, args, kwargs or {})
+        finally:
+            thread.handling = False
+
+    def _run(self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if row.function is None:
+            if row.verdict is Verdict.EXACT:
+                self._count(row, Verdict.EXACT, 0)
+                return func(*args, **kwargs)
+            return self._uncovered(row, func, args, kwargs, row.why)
+        variant, rest, overload = row.variant, kwargs, func
+        targets: tuple[torch.Tensor, ...] = ()
+        out = None
+        if variant is not None:
+            rest, targets = split(variant, args, kwargs)
+            out = direct(variant, args, rest, targets)
+            overload = variant.base
+        kind = Arithmetic.BINARY32 if row.any_dtype else arithmetic(args, rest)
+        if kind is Arithmetic.NONE:
+            exact, result = _without_floats(row, func, args, kwargs, rest)
+            if exact:
+                self._count(row, Verdict.EXACT, 0)
+                return result
+        if kind is Arithmetic.META:
+            return func(*args, **kwargs)
+        if kind is Arithmetic.IMPOSSIBLE:
+            return self._uncovered(row, func, args, kwargs, unusual(args, rest))
+        call = Call(overload, self.rounding, self.backend, self._next_stream, out)
+        try:
+            result = self._apply(row, call, kind, args, rest)
+        except NotInBinary64:
+            return self._uncovered(row, func, args, kwargs, "torch has no binary64 kernel for it")
+        if variant is not None:
+            results = result if isinstance(result, (list, tuple)) else (result,)
+            if conflicts(variant, results, targets):
+                return self._uncovered(row, func, args, kwargs, "its result does not fit")
+            write(call, results, targets)
+            result = targets if len(targets) > 1 else targets[0]
+        self._record(row, call, overload, args, rest, result)
+        return result
+
+    def _apply(
+        self,
+        row: Row,
+        call: Call,
+        kind: Arithmetic,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        assert row.function is not None
+        if row.verdict is Verdict.LOWERED:
+            return self._lower(row, call, args, kwargs)
+        if kind is Arithmetic.MIXED and row.verdict is Verdict.ROUNDED:
+            return in_float32(call, call.overload, row.function, args, kwargs)
+        return row.function(call, *args, **kwargs)
+
+    def _lower(
+        self, row: Row, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs the function of a row with this mode on again."""
+        thread = _thread
+        assert row.function is not None
+        thread.lowering.append(call.overload)
+        thread.handling = False
+        dispatch._push_mode(self)
+        try:
+            return row.function(call, *args, **kwargs)
+        finally:
+            dispatch._pop_mode()
+            thread.handling = True
+            thread.lowering.pop()
+
+    def _next_stream(self) -> Stream:
+        return Stream(self.seed, self.replica, next(self._numbers))
+
+    def _record(
+        self,
+        row: Row,
+        call: Call,
+        overload: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> None:
+        verdict, operations = row.verdict, call.operations
+        if verdict is Verdict.ROUNDED and operations == 0:
+            # A conversion to a wider dtype, or nothing to compute.
+            verdict = Verdict.EXACT
+        elif verdict is Verdict.COARSE:
+            estimate = estimated_operations(overload, args, kwargs, result)
+            operations = max(operations, estimate)
+        self._count(row, verdict, operations)
+
+    def _count(self, row: Row, verdict: Verdict, operations: int) -> None:
+        key = (row.name, verdict)
+        count = self._counts.get(key)
+        if count is None:
+            count = self._counts[key] = [0, 0, row.why]
+        count[0] += 1
+        count[1] += operations
+
+    def _uncovered(
+        self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], why: str
+    ) -> Any:
+        """Runs stock torch, counts it, and says so once by name."""
+        reads = any(_is_inexact(x) for x in tensors(args, kwargs))
+        if self.strict and reads:
+            raise RuntimeError(_complaint(row.name, why))
+        result = func(*args, **kwargs)
+        if not reads and not _holds_floats(result):
+            self._count(row, Verdict.EXACT, 0)
+            return result
+        if self.strict:
+            raise RuntimeError(_complaint(row.name, why))
+        operations = estimated_operations(func, args, kwargs, result)
+        self._count(dataclasses.replace(row, why=why), Verdict.UNCOVERED, operations)
+        if row.name not in self._warned:
+            self._warned.add(row.name)
+            warnings.warn(_complaint(row.name, why), stacklevel=2)
+        return result
+
+
+def _rounding(
+    mode: str, format: str, precision: int | None, emin: int | None, emax: int | None
+) -> Rounding:
+    rounding = Rounding.of(mode, format)
+    if precision is None and emin is None and emax is None:
+        return rounding
+    return Rounding(
+        mode,
+        rounding.precision if precision is None else precision,
+        rounding.emin if emin is None else emin,
+        rounding.emax if emax is None else emax,
+    )
+
+
+def _row_of(func: Any) -> Row:
+    if isinstance(func, torch._ops.OpOverload):
+        return resolve(func)
+    return Row(str(func), Verdict.UNCOVERED, None, "it is not an operation of the dispatcher")
+
+
+def _source(row: Row, func: Any) -> Any:
+    """The functional overload whose decomposition a row runs."""
+    return func if row.variant is None else row.variant.base
+
+
+def _unlowered(row: Row, func: Any) -> Row:
+    if row.variant is None:
+        return unlowered(func)
+    return derived(func, row.variant, unlowered(row.variant.base))
+
+
+def _modes_above(mode: fuzzy) -> list[Any]:
+    """The modes on this thread that were entered after ``mode``, innermost first."""
+    above: list[Any] = []
+    for i in reversed(range(torch._C._len_torch_dispatch_stack())):
+        other = torch._C._get_dispatch_stack_at(i)
+        if other is mode:
+            return above
+        above.append(other)
+    raise RuntimeError(
+        f"{mode!r} was left on another thread than it was entered on: enter and leave it on one."
+    )
+
+
+def _is_under_mode() -> bool:
+    return bool(_thread.active)
+
+
+def current() -> fuzzy | None:
+    """The innermost mode that is active on this thread, or the one left last."""
+    return _thread.active[-1] if _thread.active else _thread.last
+
+
+def _is_inexact(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+def _holds_floats(result: Any) -> bool:
+    results = result if isinstance(result, (list, tuple)) else (result,)
+    return any(_is_inexact(y) for y in results)
+
+
+def _without_floats(
+    row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rest: dict[str, Any]
+) -> tuple[bool, Any]:
+    """Whether a call that reads no floating-point tensor returns none, and its result if so."""
+    if row.variant is not None and _holds_floats(row.variant.base(*args, **rest)):
+        return False, None
+    result = func(*args, **kwargs)
+    writes = row.variant is None and not func._schema.is_mutable
+    return not (writes and _holds_floats(result)), result
+
+
+def _complaint(name: str, why: str) -> str:
+    return f"{name} runs without perturbation under the fuzzytorch mode ({why})."

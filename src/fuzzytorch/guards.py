@@ -1,0 +1,140 @@
+"""What a dispatch mode cannot see, made safe or said: other threads, forks, compiled callables."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+FORK_STRIDE: Final = 2**40
+"""Call numbers that one process may use before those of its forked children begin."""
+
+_QUIET_THREADS: Final = (
+    "logging.",
+    "multiprocessing.queues",
+    "multiprocessing.resource_sharer",
+    "rich.",
+    "torch.utils.data._utils.pin_memory",
+    "tqdm.",
+)
+"""Modules whose threads carry data or draw progress bars, and never compute."""
+
+
+class Forkable(Protocol):
+    """What continues in a forked child."""
+
+    def count_fork(self) -> None:
+        """Called in the parent, just before a fork."""
+
+    def continue_in_child(self) -> None:
+        """Called in the child, just after it."""
+
+
+_forkables: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def continue_after_fork(mode: Forkable) -> None:
+    """Tells a mode about the forks of this process for as long as it exists."""
+    _forkables.add(mode)
+
+
+def _before() -> None:
+    for mode in list(_forkables):
+        mode.count_fork()
+
+
+def _in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for mode in list(_forkables):
+        mode.continue_in_child()
+
+
+os.register_at_fork(before=_before, after_in_child=_in_child)
+
+
+def first_call_of_child(first: int, fork: int) -> int:
+    """The first call number of the child made by fork number ``fork`` (from 1).
+
+    A process whose own first call is ``first``: child ``f`` of the first process starts at
+    ``f * 2**40``; deeper generations are mixed so that siblings and cousins differ.
+    """
+    parent = first // FORK_STRIDE
+    index = fork if parent == 0 else parent * 0x9E3779 + fork
+    return (index % 2**24) * FORK_STRIDE
+
+
+_lock = threading.Lock()
+_active = 0
+_stock_start: Callable[..., Any] | None = None
+_stance: Any = None
+
+
+def enter(is_under_mode: Callable[[], bool]) -> None:
+    """Counts one more active mode; the first one installs the guards."""
+    global _active
+    with _lock:
+        _active += 1
+        if _active == 1:
+            _install(is_under_mode)
+
+
+def leave() -> None:
+    """Counts one active mode less; the last one removes the guards."""
+    global _active
+    with _lock:
+        _active -= 1
+        if _active == 0:
+            _remove()
+
+
+def _install(is_under_mode: Callable[[], bool]) -> None:
+    global _stock_start, _stance
+    _stock_start = stock = threading.Thread.start
+    warned = False
+
+    @functools.wraps(stock)
+    def start(thread: threading.Thread) -> None:
+        nonlocal warned
+        if not warned and is_under_mode() and not _carries_data(thread):
+            warned = True
+            warnings.warn(
+                f"the thread {thread.name!r} was started under a fuzzytorch mode, which it does "
+                "not inherit: its work is not perturbed unless it enters fuzzytorch.fuzzy itself.",
+                stacklevel=2,
+            )
+        stock(thread)
+
+    threading.Thread.start = start  # type: ignore[method-assign]
+    _stance = _eager_stance()
+
+
+def _remove() -> None:
+    global _stock_start, _stance
+    assert _stock_start is not None
+    threading.Thread.start = _stock_start  # type: ignore[method-assign]
+    _stock_start = None
+    if _stance is not None:
+        _stance.__exit__(None, None, None)
+        _stance = None
+
+
+def _carries_data(thread: threading.Thread) -> bool:
+    target = getattr(thread, "_target", None)
+    module = getattr(target, "__module__", None) or type(thread).__module__
+    return f"{module}.".startswith(_QUIET_THREADS)
+
+
+def _eager_stance() -> Any:
+    """Makes callables compiled so far run eagerly; without the compiler there are none."""
+    if "torch._dynamo" not in sys.modules:
+        return None
+    import torch
+
+    stance = torch.compiler.set_stance("force_eager")
+    return stance

@@ -1,0 +1,100 @@
+"""The weakest claim with noise: torch computes in binary64, and only the result is rounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from fuzzytorch.ops.call import Call
+from fuzzytorch.ops.dtypes import NARROW, result_dtypes, store
+from fuzzytorch.table import Row, Verdict
+
+
+class NotInBinary64(Exception):
+    """Torch cannot compute an operation in binary64, so that nothing can be rounded."""
+
+
+def coarse_row(overload: Any) -> Row | None:
+    """The row that computes a functional aten overload in binary64, or ``None``.
+
+    Operations that draw random numbers draw others in binary64 than in binary32, and
+    those that write into or alias their arguments cannot be run on copies.
+    """
+    schema = overload._schema
+    if (
+        overload.namespace != "aten"
+        or torch.Tag.nondeterministic_seeded in overload.tags
+        or any(a.alias_info is not None for a in schema.arguments)
+        or not any("Tensor" in str(r.type) for r in schema.returns)
+    ):
+        return None
+    return Row(
+        str(overload),
+        Verdict.COARSE,
+        _in_binary64(overload),
+        "torch computes it in binary64; the result alone is rounded",
+    )
+
+
+def _in_binary64(overload: Any) -> Callable[..., Any]:
+    def run(call: Call, *args: Any, **kwargs: Any) -> Any:
+        wide_args, wide_kwargs = tree_map(_widened, (args, kwargs))
+        try:
+            result = overload(*wide_args, **wide_kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            raise NotInBinary64 from error
+        results = result if isinstance(result, (list, tuple)) else (result,)
+        dtypes = result_dtypes(overload, args, kwargs) or _promoted(results, args, kwargs)
+        stored = tuple(
+            store(call, y, dtype) if isinstance(y, torch.Tensor) and dtype is not None else y
+            for y, dtype in zip(results, dtypes, strict=True)
+        )
+        if not isinstance(result, (list, tuple)):
+            return stored[0]
+        return list(stored) if isinstance(result, list) else stored
+
+    return run
+
+
+def _widened(x: Any) -> Any:
+    if isinstance(x, torch.Tensor) and (x.dtype == torch.float32 or x.dtype in NARROW):
+        return x.to(torch.float64)
+    return torch.float64 if x is torch.float32 else x
+
+
+def _promoted(
+    results: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.dtype | None, ...]:
+    """Float64 results come back in the dtype of the first floating-point argument."""
+    from fuzzytorch.ops.dtypes import tensors
+
+    dtype = next(
+        (x.dtype for x in tensors(args, kwargs) if x.is_floating_point()), torch.float32
+    )
+    return tuple(
+        (dtype if y.dtype == torch.float64 else y.dtype) if isinstance(y, torch.Tensor) else None
+        for y in results
+    )
+
+
+def estimated_operations(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
+    """Scalar floating-point operations of a call that no primitive counted.
+
+    The formula of ``torch.utils.flop_counter`` where it has one, else one operation for
+    each element of the results.
+    """
+    from torch.utils.flop_counter import flop_registry
+
+    formula = flop_registry.get(overload._overloadpacket)
+    if formula is not None:
+        return int(formula(*args, **kwargs, out_val=result))
+    results = result if isinstance(result, (list, tuple)) else (result,)
+    return sum(
+        math.prod(y.shape)
+        for y in results
+        if isinstance(y, torch.Tensor) and (y.is_floating_point() or y.is_complex())
+    )

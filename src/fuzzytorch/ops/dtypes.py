@@ -1,0 +1,215 @@
+"""Which dtype an operation works in, and what is done for those that are not float32.
+
+Rows compute in float32.  For float16 and bfloat16 the operands are widened, the
+row runs, and its results are stored in the dtype of stock torch with one more
+rounding under the mode.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+from torch.utils._pytree import tree_map
+
+from fuzzytorch.ops.call import ROUND, Call
+from fuzzytorch.rounding import Rounding
+
+NARROW: Final = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+"""Floating-point dtypes with a store of their own, and the format of that store."""
+
+_OTHER: Final = frozenset(
+    {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+)
+
+
+class Arithmetic(enum.Enum):
+    """What the tensors of a call ask of the arithmetic."""
+
+    NONE = "no floating-point tensor takes part"
+    BINARY32 = "float32 throughout"
+    MIXED = "float32 arithmetic on tensors that are not all float32"
+    META = "no numbers, only shapes"
+    IMPOSSIBLE = "a dtype, layout or device that no row computes"
+
+
+def tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors among the arguments of a call, lists of tensors included."""
+    for x in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(x, torch.Tensor):
+            yield x
+        elif isinstance(x, (list, tuple)):
+            for y in x:
+                if isinstance(y, torch.Tensor):
+                    yield y
+
+
+def arithmetic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
+    """Classifies the arguments of a call."""
+    kind = Arithmetic.NONE
+    for x in tensors(args, kwargs):
+        if x.is_meta:
+            return Arithmetic.META
+        if x.layout is not torch.strided:
+            return Arithmetic.IMPOSSIBLE
+        dtype = x.dtype
+        if dtype is torch.float32:
+            if kind is Arithmetic.NONE:
+                kind = Arithmetic.BINARY32
+        elif dtype.is_floating_point or dtype.is_complex or dtype in _OTHER:
+            kind = Arithmetic.MIXED
+    if kind is Arithmetic.MIXED and _computes_in(args, kwargs) is None:
+        return Arithmetic.IMPOSSIBLE
+    return kind
+
+
+def _computes_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    """The promoted dtype if rows can compute in it: float32 or a 16-bit one."""
+    sized: torch.dtype | None = None
+    single: torch.dtype | None = None
+    for x in tensors(args, kwargs):
+        if x.dtype.is_complex or x.dtype in _OTHER:
+            return None
+        if not x.dtype.is_floating_point:
+            continue
+        if x.dim() > 0:
+            sized = x.dtype if sized is None else _promoted(sized, x.dtype)
+        else:
+            single = x.dtype if single is None else _promoted(single, x.dtype)
+    dtype = sized or single
+    return dtype if dtype is torch.float32 or dtype in NARROW else None
+
+
+def _promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    # Eight-bit formats do not promote; torch raises, and stock torch shall say so.
+    return a if a == b or a.itemsize == 1 or b.itemsize == 1 else torch.promote_types(a, b)
+
+
+def unusual(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Names what made a call impossible, for a message."""
+    for x in tensors(args, kwargs):
+        if x.layout is not torch.strided:
+            return f"layout {str(x.layout).removeprefix('torch.')}"
+    names = {
+        str(x.dtype).removeprefix("torch.")
+        for x in tensors(args, kwargs)
+        if (x.dtype.is_floating_point and x.dtype not in NARROW and x.dtype != torch.float32)
+        or x.dtype.is_complex
+        or x.dtype in _OTHER
+    }
+    return "dtype " + " and ".join(sorted(names))
+
+
+def in_float32(
+    call: Call,
+    overload: Any,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Runs the function of a row on operands converted to float32, and stores as stock does."""
+    dtypes = result_dtypes(overload, args, kwargs)
+    narrow_args, narrow_kwargs = tree_map(_to_float32, (args, kwargs))
+    result = function(call, *narrow_args, **narrow_kwargs)
+    results = result if isinstance(result, (list, tuple)) else (result,)
+    if dtypes is None:
+        fallback = _computes_in(args, kwargs)
+        dtypes = tuple(fallback for _ in results)
+    stored = tuple(
+        store(call, y, dtype) if isinstance(y, torch.Tensor) and dtype is not None else y
+        for y, dtype in zip(results, dtypes, strict=True)
+    )
+    return type(result)(stored) if isinstance(result, (list, tuple)) else stored[0]
+
+
+def _to_float32(x: Any) -> Any:
+    if isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype != torch.float32:
+        return x.to(torch.float32)
+    return x
+
+
+def store(call: Call, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A result as ``dtype``: a narrower floating-point dtype costs one rounding under the mode."""
+    if y.dtype == dtype or not y.dtype.is_floating_point or not dtype.is_floating_point:
+        return y if y.dtype == dtype else y.to(dtype)
+    if dtype in NARROW:
+        return rounded_to(call, y, NARROW[dtype]).to(dtype)
+    if dtype == torch.float32 and y.dtype == torch.float64:
+        return call.round(y)
+    return y.to(dtype)
+
+
+def rounded_to(call: Call, y: torch.Tensor, format: str) -> torch.Tensor:
+    """Float32 values of the format nearest above or below ``y``, one rounding per element.
+
+    The format is narrowed further where the rounding of the mode is narrower.
+    """
+    inner = Call(
+        call.overload, _narrower(call.rounding, format), call.backend, call._next_stream
+    )
+    rounded = inner.elementwise(ROUND, y)
+    call.operations += inner.operations
+    return rounded
+
+
+@functools.cache
+def _narrower(rounding: Rounding, format: str) -> Rounding:
+    target = Rounding.of(rounding.mode, format)
+    largest = min(target.largest or 0.0, rounding.largest or 0.0)
+    precision = min(target.precision, rounding.precision)
+    emax = min(target.emax, rounding.emax)
+    ieee = (2.0 - 2.0 ** (1 - precision)) * 2.0**emax
+    return Rounding(
+        rounding.mode,
+        precision,
+        max(target.emin, rounding.emin),
+        emax,
+        min(largest, ieee),
+    )
+
+
+_RESULTS: dict[Any, tuple[torch.dtype | None, ...] | None] = {}
+
+
+def result_dtypes(
+    overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.dtype | None, ...] | None:
+    """The dtypes that stock torch returns, from its meta kernel; ``None`` without one.
+
+    They depend on dtypes and on which tensors have no dimension, so that the answer
+    is kept.
+    """
+    key = (overload, _signature(args), _signature(tuple(sorted(kwargs.items()))))
+    if key not in _RESULTS:
+        _RESULTS[key] = _ask_meta(overload, args, kwargs)
+    return _RESULTS[key]
+
+
+def _signature(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return (x.dtype, x.dim() == 0)
+    if isinstance(x, (list, tuple)):
+        return tuple(_signature(y) for y in x)
+    return x if isinstance(x, torch.dtype | str | bool) else type(x)
+
+
+def _ask_meta(
+    overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.dtype | None, ...] | None:
+    meta_args, meta_kwargs = tree_map(_to_meta, (args, kwargs))
+    try:
+        result = overload(*meta_args, **meta_kwargs)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        # No meta kernel, or one that needs data: the caller falls back to promotion.
+        return None
+    results = result if isinstance(result, (list, tuple)) else (result,)
+    return tuple(y.dtype if isinstance(y, torch.Tensor) else None for y in results)
+
+
+def _to_meta(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+    return torch.device("meta") if isinstance(x, torch.device) else x

@@ -1,0 +1,141 @@
+"""In-place and ``out=`` overloads, derived from their functional base by the schema.
+
+The values come from the row of the base; this module finds the base, decides
+whether a kernel may write the target directly, and otherwise copies, with the
+checks that stock torch makes on shape and dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fuzzytorch.ops.call import Call
+from fuzzytorch.ops.dtypes import store
+from fuzzytorch.table import Row, Variant
+
+
+def variant_of(overload: Any) -> Variant | None:
+    """The functional base of an overload that writes tensors, or ``None`` where there is none."""
+    schema = overload._schema
+    written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    if not written or any(not _is_tensor(a) for a in written):
+        return None
+    if all(a.kwarg_only for a in written):
+        outs = tuple(a.name for a in written)
+        if not all(a.is_out for a in written) or len(schema.returns) not in (0, len(outs)):
+            return None
+        base = _functional(schema.name, schema.arguments, outs)
+        return None if base is None else Variant(base, outs)
+    name = schema.name
+    if len(written) > 1 or (schema.arguments[0] is not written[0] and (
+        schema.arguments[0].name != written[0].name
+    )):
+        return None
+    if name.endswith("__") and name.split("::")[1].startswith("__i"):
+        name = name.replace("::__i", "::__")
+    elif name.endswith("_"):
+        name = name[:-1]
+    base = _functional(name, schema.arguments, ())
+    return None if base is None else Variant(base)
+
+
+def _is_tensor(argument: Any) -> bool:
+    return str(argument.type) == "Tensor"
+
+
+def _functional(name: str, arguments: Sequence[Any], outs: tuple[str, ...]) -> Any | None:
+    namespace, operation = name.split("::")
+    packet = getattr(getattr(torch.ops, namespace), operation, None)
+    if packet is None:
+        return None
+    wanted = [(a.name, str(a.type)) for a in arguments if a.name not in outs]
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        schema = candidate._schema
+        writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+        if not writes and [(a.name, str(a.type)) for a in schema.arguments] == wanted:
+            return candidate
+    return None
+
+
+def derived(overload: Any, variant: Variant, base: Row) -> Row:
+    """The row of a variant, given the row of its base."""
+    return Row(
+        str(overload),
+        base.verdict,
+        base.function,
+        f"derived from {base.name}: {base.why}",
+        base.any_dtype,
+        None if base.function is None else variant,
+    )
+
+
+def split(
+    variant: Variant, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[torch.Tensor, ...]]:
+    """The keyword arguments of the base, and the tensors to write."""
+    if variant.in_place:
+        return kwargs, (args[0],)
+    rest = dict(kwargs)
+    return rest, tuple(rest.pop(name) for name in variant.outs)
+
+
+def direct(
+    variant: Variant, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Sequence[torch.Tensor]
+) -> torch.Tensor | None:
+    """The target if a kernel may write it while it reads the arguments, else ``None``.
+
+    It may where no other argument shares memory with it, except as the identical view.
+    """
+    target = targets[0]
+    if len(targets) > 1 or target.dtype != torch.float32 or _overlaps_itself(target):
+        return None
+    for x in (*args, *kwargs.values()):
+        if isinstance(x, torch.Tensor):
+            if x is not target and _entangled(x, target):
+                return None
+        elif isinstance(x, (list, tuple)):
+            for y in x:
+                if isinstance(y, torch.Tensor) and _entangled(y, target):
+                    return None
+    return target
+
+
+def _overlaps_itself(x: torch.Tensor) -> bool:
+    if x.is_contiguous():
+        return False
+    return any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def _entangled(x: torch.Tensor, target: torch.Tensor) -> bool:
+    if not torch._C._is_alias_of(x, target):
+        return False
+    return (
+        x.data_ptr() != target.data_ptr()
+        or x.shape != target.shape
+        or x.stride() != target.stride()
+        or x.dtype != target.dtype
+    )
+
+
+def conflicts(variant: Variant, results: Sequence[Any], targets: Sequence[torch.Tensor]) -> bool:
+    """Whether stock torch refuses these results for these targets (it then says why itself)."""
+    for result, target in zip(results, targets, strict=True):
+        if not isinstance(result, torch.Tensor) or not torch.can_cast(result.dtype, target.dtype):
+            return True
+        if variant.in_place and result.shape != target.shape:
+            return True
+    return False
+
+
+def write(call: Call, results: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+    """Puts the results where the caller wants them, resizing ``out=`` tensors as stock does."""
+    for result, target in zip(results, targets, strict=True):
+        if result is target:
+            continue
+        if result.shape != target.shape:
+            torch.ops.aten._resize_output_(target, list(result.shape), result.device)
+        target.copy_(store(call, result, target.dtype))
