@@ -1,0 +1,167 @@
+"""Rows of transcendental functions: evaluated in binary64, rounded once.
+
+Binary64 leaves the discarded part of the result known to 29 bits, which is what
+stochastic rounding needs; composite functions round every step of stock torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fuzzytorch.ops.call import Call
+from fuzzytorch.ops.formula import Formula, binary32, fma, select, single
+from fuzzytorch.table import Row, Verdict
+
+MUL = Formula(lambda a, b: a * b)
+MINUS_DISTANCE = Formula(lambda a, b: -abs(a - b))
+ADD_UNLESS = Formula(lambda keep, a, b, scale: select(keep, a, fma(b, scale, a)))
+MUL_IF = Formula(lambda condition, a, b: select(condition, a * b, 0.0))
+ODDS = Formula(lambda x: x / (1.0 - x))
+DIV_IF = Formula(lambda condition, a, b, otherwise: select(condition, a / b, otherwise))
+
+
+def logaddexp(call: Call, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """``max + log(1 + exp(-|self - other|))``: every function and every sum rounded."""
+    return _logaddexp(call, single(self), single(other), torch.exp, 1.0)
+
+
+def logaddexp2(call: Call, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """:func:`logaddexp` to base 2; the change of base is fused with the sum."""
+    return _logaddexp(call, single(self), single(other), torch.exp2, 1.0 / math.log(2.0))
+
+
+def _logaddexp(
+    call: Call,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    exp: Callable[..., torch.Tensor],
+    scale: float,
+) -> torch.Tensor:
+    power = call.via_binary64(exp, MINUS_DISTANCE(call, a, b))
+    logarithm = call.via_binary64(torch.log1p, power)
+    same_infinity = ((a == b) & a.isinf()).to(torch.float32)
+    return ADD_UNLESS(call, same_infinity, torch.maximum(a, b), logarithm, scale, out=call.out)
+
+
+def x_times_log(
+    call: Call, self: Any, other: Any, log: Callable[..., torch.Tensor] = torch.log
+) -> torch.Tensor:
+    """``self * log(other)``, zero where ``self`` is."""
+    x, y = single(self), single(other)
+    y = y if isinstance(y, torch.Tensor) else torch.full((), y, device=x.device)
+    nonzero = (torch.as_tensor(x, device=y.device) != 0) | y.isnan()
+    logarithm = call.via_binary64(log, y)
+    return MUL_IF(call, nonzero.to(torch.float32), x, logarithm, out=call.out)
+
+
+def entr(call: Call, self: torch.Tensor) -> torch.Tensor:
+    """``-x * log(x)`` for positive x; limits elsewhere."""
+    x = single(self)
+    product = MUL(call, -x, call.via_binary64(torch.log, x))
+    return torch.where(x > 0, product, torch.where(x == 0, 0.0, torch.where(x < 0, -math.inf, x)))
+
+
+def logit(call: Call, self: torch.Tensor, eps: float | None = None) -> torch.Tensor:
+    """``log(x / (1 - x))``: a difference, a quotient and a logarithm."""
+    x = single(self)
+    if eps is not None:
+        low = binary32(eps)
+        x = x.clamp(low, binary32(1.0 - low))
+    return call.via_binary64(torch.log, ODDS(call, x), out=call.out)
+
+
+def sinc(call: Call, self: torch.Tensor) -> torch.Tensor:
+    """``sin(pi x) / (pi x)``: a product, a sine and a quotient."""
+    x = single(self)
+    product = MUL(call, x, math.pi)
+    sine = call.via_binary64(torch.sin, product)
+    return DIV_IF(call, (x != 0).to(torch.float32), sine, product, 1.0, out=call.out)
+
+
+def evaluated(
+    call: Call, *operands: Any, function: Callable[..., torch.Tensor], **keywords: Any
+) -> torch.Tensor:
+    """A function of float32 operands evaluated in binary64, then one rounding."""
+    operands = tuple(x if type(x) is int else single(x) for x in operands)
+    return call.via_binary64(function, *operands, out=call.out, **keywords)
+
+
+TRANSCENDENTAL = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfc lgamma atan2 hypot pow.Tensor_Tensor"
+)
+"""Functions that stock torch takes from a mathematical library, one rounding each."""
+
+SERIES = (
+    "erfinv digamma polygamma igamma igammac i0 mvlgamma special_i0e special_i1 special_i1e "
+    "special_ndtri special_log_ndtr special_erfcx special_bessel_j0 special_bessel_j1 "
+    "special_bessel_y0 special_bessel_y1 special_modified_bessel_i0 special_modified_bessel_i1 "
+    "special_modified_bessel_k0 special_modified_bessel_k1 special_scaled_modified_bessel_k0 "
+    "special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_airy_ai special_zeta "
+    "special_zeta.self_scalar special_zeta.other_scalar"
+)
+"""Functions that stock torch sums as series of its own: only the result is rounded here."""
+
+
+def _overload(name: str) -> str:
+    return f"aten.{name}" if "." in name else f"aten.{name}.default"
+
+
+def _evaluated(name: str) -> Callable[..., Any]:
+    packet, overload = _overload(name).split(".")[1:]
+    function = getattr(torch, name, None) or getattr(getattr(torch.ops.aten, packet), overload)
+    return functools.partial(evaluated, function=function)
+
+
+_COMPOSITE: tuple[tuple[str, Callable[..., Any], str], ...] = (
+    ("logaddexp.default", logaddexp, "difference, exponential, logarithm and sum are rounded"),
+    (
+        "logaddexp2.default",
+        logaddexp2,
+        "difference, power of two, logarithm and fused multiply-add are rounded",
+    ),
+    (
+        "xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other",
+        x_times_log,
+        "the logarithm and the product are rounded",
+    ),
+    (
+        "special_xlog1py.default special_xlog1py.self_scalar special_xlog1py.other_scalar",
+        functools.partial(x_times_log, log=torch.log1p),
+        "the logarithm and the product are rounded",
+    ),
+    ("special_entr.default", entr, "the logarithm and the product are rounded"),
+    ("logit.default", logit, "difference, quotient and logarithm are rounded"),
+    ("sinc.default", sinc, "product, sine and quotient are rounded"),
+)
+
+ROWS: tuple[Row, ...] = (
+    *(
+        Row(_overload(name), Verdict.ROUNDED, function, why)
+        for names, function, why in _COMPOSITE
+        for name in names.split()
+    ),
+    *(
+        Row(
+            _overload(name),
+            Verdict.ROUNDED,
+            _evaluated(name),
+            "evaluated in binary64, then one rounding",
+        )
+        for name in TRANSCENDENTAL.split()
+    ),
+    *(
+        Row(
+            _overload(name),
+            Verdict.COARSE,
+            _evaluated(name),
+            "a series of stock torch evaluated in binary64; only the result is rounded",
+        )
+        for name in SERIES.split()
+    ),
+)
