@@ -1,11 +1,45 @@
-"""Run unmodified PyTorch programs under stochastic arithmetic."""
+"""Run unmodified PyTorch programs under stochastic arithmetic.
+
+>>> import fuzzytorch as ft
+>>> with ft.fuzzy(mode="sr", seed=0):
+...     y = model(x)
+>>> print(ft.coverage())
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import Any, Final
+
+from fuzzytorch.coverage.runs import coverage, explain
 from fuzzytorch.fuzzy import fuzzy
+from fuzzytorch.records import Coverage
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.stream import Stream
 
 __version__ = "0.1.0"
 
-__all__ = ["Rounding", "Stream", "__version__", "fuzzy"]
+__all__ = [
+    "Coverage",
+    "Rounding",
+    "Stream",
+    "__version__",
+    "coverage",
+    "digits",
+    "explain",
+    "fuzzy",
+    "sample",
+]
+
+_LAZY: Final = {
+    "sample": ("fuzzytorch.ensemble.sampling", "sample"),
+    "digits": ("fuzzytorch.digits", None),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    value = importlib.import_module(module)
+    return value if attribute is None else getattr(value, attribute)

@@ -16,12 +16,12 @@ from torch.utils._contextlib import context_decorator
 
 from fuzzytorch import guards
 from fuzzytorch.backends import backend_named
-from fuzzytorch.coverage import Coverage, Record
 from fuzzytorch.lookup import resolve, unlowered
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.coarse import NotInBinary64, estimated_operations
 from fuzzytorch.ops.dtypes import Arithmetic, arithmetic, in_float32, tensors, unusual
 from fuzzytorch.ops.variants import conflicts, derived, direct, split, write
+from fuzzytorch.records import Coverage, Record
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.stream import Stream
 from fuzzytorch.table import Row, Verdict
@@ -203,6 +203,9 @@ class fuzzy(dispatch.TorchDispatchMode):
         call = Call(overload, self.rounding, self.backend, self._next_stream, out)
         try:
             result = self._apply(row, call, kind, args, rest)
+            if result is NotImplemented:
+                # A decomposition that does not apply to these arguments.
+                return self._run(_unlowered(row, func), func, args, kwargs)
         except NotInBinary64:
             return self._uncovered(row, func, args, kwargs, "torch has no binary64 kernel for it")
         if variant is not None:
@@ -224,22 +227,25 @@ class fuzzy(dispatch.TorchDispatchMode):
     ) -> Any:
         assert row.function is not None
         if row.verdict is Verdict.LOWERED:
-            return self._lower(row, call, args, kwargs)
+            return self._lower(row.function, call, args, kwargs)
         if kind is Arithmetic.MIXED and row.verdict is Verdict.ROUNDED:
             return in_float32(call, call.overload, row.function, args, kwargs)
         return row.function(call, *args, **kwargs)
 
     def _lower(
-        self, row: Row, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        function: Callable[..., Any],
+        call: Call,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        """Runs the function of a row with this mode on again."""
+        """Runs a function with this mode on again."""
         thread = _thread
-        assert row.function is not None
         thread.lowering.append(call.overload)
         thread.handling = False
         dispatch._push_mode(self)
         try:
-            return row.function(call, *args, **kwargs)
+            return function(call, *args, **kwargs)
         finally:
             dispatch._pop_mode()
             thread.handling = True

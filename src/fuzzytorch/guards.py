@@ -136,5 +136,4 @@ def _eager_stance() -> Any:
         return None
     import torch
 
-    stance = torch.compiler.set_stance("force_eager")
-    return stance
+    return torch.compiler.set_stance("force_eager")

@@ -24,7 +24,7 @@ def resolve(overload: Any) -> Row:
 
     1. the row written for it;
     2. the row of its functional base, for an in-place or ``out=`` variant;
-    3. ``EXACT`` for views;
+    3. ``EXACT`` for views, and for questions that return no tensor;
     4. ``LOWERED`` where torch has a decomposition, of it or of its functional base;
     5. ``COARSE`` for functional aten overloads and variants derived from them;
     6. ``UNCOVERED``.
@@ -37,7 +37,7 @@ def resolve(overload: Any) -> Row:
         base = table().get(str(variant.base))
         if base is not None:
             return variants.derived(overload, variant, base)
-    found = exact.view_row(overload) or lowered.lowered_row(overload)
+    found = exact.schema_row(overload) or lowered.lowered_row(overload)
     if found is not None:
         return found
     if variant is not None:

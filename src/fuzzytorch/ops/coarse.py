@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.dtypes import NARROW, result_dtypes, store
+from fuzzytorch.ops.dtypes import NARROW, result_dtypes, store, tensors
 from fuzzytorch.table import Row, Verdict
 
 
@@ -70,8 +70,6 @@ def _promoted(
     results: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[torch.dtype | None, ...]:
     """Float64 results come back in the dtype of the first floating-point argument."""
-    from fuzzytorch.ops.dtypes import tensors
-
     dtype = next(
         (x.dtype for x in tensors(args, kwargs) if x.is_floating_point()), torch.float32
     )
@@ -81,7 +79,9 @@ def _promoted(
     )
 
 
-def estimated_operations(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
+def estimated_operations(
+    overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> int:
     """Scalar floating-point operations of a call that no primitive counted.
 
     The formula of ``torch.utils.flop_counter`` where it has one, else one operation for
@@ -89,7 +89,8 @@ def estimated_operations(overload: Any, args: tuple[Any, ...], kwargs: dict[str,
     """
     from torch.utils.flop_counter import flop_registry
 
-    formula = flop_registry.get(overload._overloadpacket)
+    packet = getattr(overload, "_overloadpacket", None)
+    formula = flop_registry.get(packet)
     if formula is not None:
         return int(formula(*args, **kwargs, out_val=result))
     results = result if isinstance(result, (list, tuple)) else (result,)

@@ -48,12 +48,15 @@ def to_copy(
     if dtype is None or dtype == x.dtype:
         return torch.ops.aten._to_copy(x, dtype=dtype, **kwargs)
     values = _converted(call, x, dtype)
-    out = torch.ops.aten._to_copy(x, dtype=dtype, **kwargs)
-    return out.copy_(values)
+    if all(v is None or v is torch.preserve_format for v in kwargs.values()):
+        return values
+    return torch.ops.aten._to_copy(values, dtype=dtype, **kwargs)
 
 
 def copy_(call: Call, x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
     """``aten.copy_``."""
+    if source.dtype == x.dtype:
+        return x.copy_(source, non_blocking)
     return x.copy_(_converted(call, source, x.dtype), non_blocking)
 
 

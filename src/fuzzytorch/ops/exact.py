@@ -11,14 +11,17 @@ from fuzzytorch.table import Row, Verdict
 
 _GROUPS: Final[Mapping[str, str]] = {
     "a constructor: the values are given, not computed": """
-        arange empty empty_like empty_permuted empty_strided eye fill fill_ full full_like
-        linspace logspace new_empty new_empty_strided new_full new_ones new_zeros ones ones_like
-        range scalar_tensor tril_indices triu_indices zero zero_ zeros zeros_like
-        _efficientzerotensor complex bartlett_window blackman_window hamming_window hann_window
+        empty empty_like empty_permuted empty_strided eye fill fill_ full full_like
+        new_empty new_empty_strided new_full new_ones new_zeros ones ones_like
+        scalar_tensor tril_indices triu_indices zero zero_ zeros zeros_like
+        _efficientzerotensor complex
+    """,
+    "a grid or a window: kept as stock gives it, so that programs meet the points they expect": """
+        arange range linspace logspace bartlett_window blackman_window hamming_window hann_window
         kaiser_window fft_fftfreq fft_rfftfreq
     """,
     "movement: elements are copied": """
-        _index_put_impl_ _local_scalar_dense _pack_padded_sequence _pin_memory _reshape_copy
+        _local_scalar_dense _pack_padded_sequence _pin_memory _reshape_copy
         _stack _to_dense _unsafe_index _unsafe_masked_index _unsafe_view block_diag cat
         channel_shuffle clone constant_pad_nd diag_embed diagonal_backward diagonal_scatter
         embedding expand_copy flip gather im2col index index_fill index_select lift lift_fresh
@@ -34,7 +37,9 @@ _GROUPS: Final[Mapping[str, str]] = {
         view_as_real_copy view_copy where index_copy as_strided_copy as_strided_scatter
         alias_copy detach_copy diagonal_copy narrow_copy detach_ squeeze_ unsqueeze_ t_
         transpose_ as_strided_ swapaxes_ swapdims_ _resize_output_ _copy_from
-        _copy_from_and_resize max_unpool2d max_unpool3d
+        _copy_from_and_resize max_unpool2d max_unpool3d scatter.src scatter.value scatter.src_out
+        scatter.value_out _lazy_clone _reshape_alias_copy values_copy _values_copy _conj_copy
+        _neg_view_copy set fill_diagonal_ _nested_view_from_buffer_copy to_mkldnn to_dense
     """,
     "selection: every result is one of the operands": """
         amax aminmax amin clamp clamp_max clamp_min cummax cummin _cummax_helper _cummin_helper
@@ -46,7 +51,7 @@ _GROUPS: Final[Mapping[str, str]] = {
         softshrink_backward mkldnn_max_pool2d mkldnn_max_pool3d
     """,
     "the result of the operation is always a number of the format": """
-        _conj_physical abs ceil copysign floor fmod frac frexp heaviside neg nextafter round sgn
+        _conj_physical abs ceil copysign floor fmod frac frexp heaviside neg nextafter round.default sgn
         sign trunc
     """,
     "a comparison or a count: it reads values and is never perturbed": """
@@ -68,24 +73,37 @@ _GROUPS: Final[Mapping[str, str]] = {
 
 
 def exact_rows(groups: Mapping[str, str]) -> tuple[Row, ...]:
-    """Rows for every overload of the operations named, grouped by why they are exact."""
+    """Rows for operations (every overload) or single overloads, grouped by why they are exact."""
     rows = []
     for why, names in groups.items():
         for name in names.split():
-            packet = getattr(torch.ops.aten, name, None)
-            overloads = packet.overloads() if packet is not None else ("default",)
-            rows += [Row(f"aten.{name}.{o}", Verdict.EXACT, None, why) for o in overloads]
+            rows += [Row(f"aten.{o}", Verdict.EXACT, None, why) for o in _overloads(name)]
     return tuple(rows)
 
 
-def view_row(overload: Any) -> Row | None:
-    """The row of an overload whose schema says that it returns a view, or ``None``.
+def _overloads(name: str) -> list[str]:
+    if "." in name:
+        return [name]
+    packet = getattr(torch.ops.aten, name, None)
+    return [f"{name}.{o}" for o in (["default"] if packet is None else packet.overloads())]
 
-    Composite ones are left to their decomposition: ``to`` may convert.
+
+def schema_row(overload: Any) -> Row | None:
+    """The row of an overload that its schema alone shows to be exact, or ``None``.
+
+    Views are, and what returns no tensor and writes none.  Composite ones are left to
+    their decomposition: ``to`` may convert.
     """
-    if not overload.is_view or overload._can_decompose():
+    if overload.namespace != "aten" or overload._can_decompose():
         return None
-    return Row(str(overload), Verdict.EXACT, None, "a view, by the schema: no element is touched")
+    schema = overload._schema
+    if overload.is_view:
+        why = "a view, by the schema: no element is touched"
+    elif not schema.is_mutable and not any("Tensor" in str(r.type) for r in schema.returns):
+        why = "it asks a question and returns no tensor, by the schema"
+    else:
+        return None
+    return Row(str(overload), Verdict.EXACT, None, why)
 
 
 ROWS = exact_rows(_GROUPS)

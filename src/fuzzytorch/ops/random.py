@@ -1,4 +1,4 @@
-"""Random fills: stock torch runs, so that its generators give the same numbers under any mode."""
+"""Random fills: stock torch runs, so that its generators give the same numbers in every mode."""
 
 from __future__ import annotations
 

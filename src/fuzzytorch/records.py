@@ -1,4 +1,4 @@
-"""What ran under a mode and what is claimed for it: records, report, and the page of the table."""
+"""What ran under a mode and what is claimed for it, as values."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ class Record:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Coverage:
-    """The records of a run: an immutable value."""
+    """The records of a run: an immutable value, printed as a table."""
 
     records: tuple[Record, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text()
 
     @property
     def operations(self) -> int:
