@@ -1,0 +1,333 @@
+"""Batch normalization in its many overloads, and its gradient.
+
+As in stock torch, sums over a batch are binary64 and rounded once when stored;
+what is applied to the elements is binary32.  Running statistics are updated in
+binary64 and rounded once, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fuzzytorch.ops.call import Call
+from fuzzytorch.ops.formula import Formula, fma, sqrt
+from fuzzytorch.ops.pointwise import MUL
+from fuzzytorch.table import Row, Verdict
+
+RECIPROCAL_ROOT = Formula(lambda variance, eps: 1.0 / sqrt(variance + eps))
+FMA = Formula(lambda x, scale, shift: fma(x, scale, shift))
+SLOPE = Formula(lambda dots, invstd, count: dots * invstd * invstd / count)
+TRAINED = Formula(
+    lambda grad, x, mean, slope, centre, invstd: (grad - centre - (x - mean) * slope) * invstd
+)
+TRAINED_SCALED = Formula(
+    lambda grad, x, mean, slope, centre, invstd, weight: (
+        (grad - centre - (x - mean) * slope) * invstd * weight
+    )
+)
+FROZEN = Formula(lambda grad, invstd, weight: grad * invstd * weight)
+QUOTIENT = Formula(lambda total, count: total / count)
+
+Optional = torch.Tensor | None
+Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _channels(x: torch.Tensor, per_channel: torch.Tensor) -> torch.Tensor:
+    return per_channel.view(1, -1, *[1] * (x.dim() - 2))
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.float64, memory_format=torch.contiguous_format)
+
+
+def _without_channels(x: torch.Tensor) -> list[int]:
+    return [0, *range(2, x.dim())]
+
+
+def _statistics(
+    call: Call, x: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mean and reciprocal deviation as stored, float32; the sum of squares, float64."""
+    wide = _wide(x)
+    count = x.numel() // x.shape[1]
+    variance, mean = torch.var_mean(wide, _without_channels(x), correction=0)
+    # Stock torch keeps this sum in binary32 between its two passes.
+    squares = call.round(variance * count).double()
+    invstd = 1.0 / torch.sqrt(squares / count + eps)
+    if eps == 0:
+        invstd = invstd.masked_fill(squares == 0, 0.0)
+    return call.round(mean), call.round(invstd), squares
+
+
+def _moved(call: Call, running: torch.Tensor, batch: torch.Tensor, momentum: float) -> torch.Tensor:
+    return call.round(momentum * batch + (1.0 - momentum) * running.double())
+
+
+def _trained(
+    call: Call,
+    x: torch.Tensor,
+    running_mean: Optional,
+    running_var: Optional,
+    momentum: float,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, Optional, Optional]:
+    """Saved mean and reciprocal deviation, and the new running statistics."""
+    mean, invstd, squares = _statistics(call, x, eps)
+    count = x.numel() // x.shape[1]
+    if running_mean is not None:
+        running_mean = _moved(call, running_mean, mean.double(), momentum)
+    if running_var is not None:
+        # A single value per channel has no unbiased variance: NaN, as in stock torch.
+        unbiased = squares / (count - 1) if count > 1 else squares * math.nan
+        running_var = _moved(call, running_var, unbiased, momentum)
+    return mean, invstd, running_mean, running_var
+
+
+def _applied(
+    call: Call,
+    x: torch.Tensor,
+    mean: torch.Tensor,
+    invstd: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+) -> torch.Tensor:
+    scale = invstd if weight is None else MUL(call, invstd, weight)
+    opposite = mean.neg()
+    shift = MUL(call, opposite, scale) if bias is None else FMA(call, opposite, scale, bias)
+    return FMA(call, x, _channels(x, scale), _channels(x, shift))
+
+
+def _frozen(
+    call: Call,
+    x: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    eps: float,
+) -> Triple:
+    y = _applied(call, x, running_mean, RECIPROCAL_ROOT(call, running_var, eps), weight, bias)
+    return y, x.new_empty(0), x.new_empty(0)
+
+
+def functional(
+    call: Call,
+    x: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+    running_mean: Optional,
+    running_var: Optional,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Optional, ...]:
+    """Output, saved mean and reciprocal deviation, new running mean and variance."""
+    if x.numel() == 0:
+        saved = [x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1])]
+        saved = saved if training else [x.new_empty(0), x.new_empty(0)]
+        return (torch.empty_like(x), *saved, running_mean, running_var)
+    if not training:
+        y, *saved = _frozen(call, x, weight, bias, running_mean, running_var, eps)
+        return (y, *saved, running_mean, running_var)
+    mean, invstd, *running = _trained(call, x, running_mean, running_var, momentum, eps)
+    return (_applied(call, x, mean, invstd, weight, bias), mean, invstd, *running)
+
+
+def batch_norm(
+    call: Call,
+    x: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+    running_mean: Optional,
+    running_var: Optional,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Triple:
+    """The three results; running statistics are overwritten in training."""
+    old = (running_mean, running_var)
+    y, mean, invstd, *new = functional(call, x, weight, bias, *old, training, momentum, eps)
+    for target, value in zip(old, new, strict=True):
+        if target is not None and target is not value:
+            target.copy_(value)
+    return y, mean, invstd
+
+
+def without_statistics(
+    call: Call,
+    x: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Triple:
+    return batch_norm(call, x, weight, bias, None, None, training, momentum, eps)
+
+
+def without_training(
+    call: Call,
+    x: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    momentum: float,
+    eps: float,
+) -> Triple:
+    return batch_norm(call, x, weight, bias, running_mean, running_var, False, momentum, eps)
+
+
+def _reserve(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(0, dtype=torch.uint8)
+
+
+def with_update(
+    call: Call,
+    x: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    results = batch_norm(call, x, weight, bias, running_mean, running_var, True, momentum, eps)
+    return (*results, _reserve(x))
+
+
+def with_update_functional(
+    call: Call,
+    x: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Optional, ...]:
+    results = functional(call, x, weight, bias, running_mean, running_var, True, momentum, eps)
+    return (*results[:3], _reserve(x), *results[3:])
+
+
+def without_update(
+    call: Call,
+    x: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+    running_mean: Optional,
+    running_var: Optional,
+    momentum: float,
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    results = batch_norm(call, x, weight, bias, running_mean, running_var, False, momentum, eps)
+    return (*results, _reserve(x))
+
+
+def backward(
+    call: Call,
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: Optional,
+    running_mean: Optional,
+    running_var: Optional,
+    save_mean: Optional,
+    save_invstd: Optional,
+    train: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> tuple[Optional, ...]:
+    if x.numel() == 0:
+        zeros = (torch.zeros_like(x), x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1]))
+        return tuple(z if wanted else None for z, wanted in zip(zeros, output_mask, strict=True))
+    if train:
+        mean, invstd = save_mean, save_invstd
+    else:
+        mean, invstd = running_mean, RECIPROCAL_ROOT(call, running_var, eps)
+    dims = _without_channels(x)
+    grad_x = grad_weight = grad_bias = None
+    if train or output_mask[1] or output_mask[2]:
+        wide = _wide(grad)
+        total = call.round(wide.sum(dims))
+        dots = (wide * (_wide(x) - _channels(x, mean).double())).sum(dims)
+        dots = call.round(dots)
+        grad_weight = MUL(call, dots, invstd) if output_mask[1] else None
+        grad_bias = total if output_mask[2] else None
+    if output_mask[0]:
+        factors = [invstd] if weight is None else [invstd, weight]
+        factors = [_channels(x, t) for t in factors]
+        out = torch.empty_like(x)
+        if train:
+            count = x.numel() // x.shape[1]
+            slope = SLOPE(call, dots, invstd, count)
+            centre = QUOTIENT(call, total, count)
+            formula = TRAINED if weight is None else TRAINED_SCALED
+            coefficients = [_channels(x, t) for t in (mean, slope, centre)]
+            grad_x = formula(call, grad, x, *coefficients, *factors, out=out)
+        else:
+            formula = MUL if weight is None else FROZEN
+            grad_x = formula(call, grad, *factors, out=out)
+    return grad_x, grad_weight, grad_bias
+
+
+def backward_with_reserve(
+    call: Call,
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    running_mean: Optional,
+    running_var: Optional,
+    save_mean: Optional,
+    save_var: Optional,
+    update: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+    reserve: torch.Tensor,
+) -> tuple[Optional, ...]:
+    return backward(
+        call,
+        grad,
+        x,
+        weight,
+        running_mean,
+        running_var,
+        save_mean,
+        save_var,
+        update,
+        eps,
+        output_mask,
+    )
+
+
+def _row(name: str, function: Any) -> Row:
+    why = (
+        "sums over the batch once, from binary64 as in stock torch; scale and shift of the "
+        "channels, then a fused multiply-add per element"
+    )
+    return Row(f"aten.{name}", Verdict.ROUNDED, function, why)
+
+
+def _backward_row(name: str, function: Any) -> Row:
+    why = (
+        "sums over the batch once, from binary64 as in stock torch; then every difference, "
+        "product and quotient"
+    )
+    return Row(f"aten.{name}", Verdict.ROUNDED, function, why)
+
+
+ROWS: tuple[Row, ...] = (
+    _row("native_batch_norm.default", batch_norm),
+    _row("_native_batch_norm_legit.default", batch_norm),
+    _row("_native_batch_norm_legit.no_stats", without_statistics),
+    _row("_native_batch_norm_legit_no_training.default", without_training),
+    _row("_native_batch_norm_legit_functional.default", functional),
+    _row("_batch_norm_with_update.default", with_update),
+    _row("_batch_norm_with_update_functional.default", with_update_functional),
+    _row("_batch_norm_no_update.default", without_update),
+    _backward_row("native_batch_norm_backward.default", backward),
+    _backward_row("batch_norm_backward.default", backward_with_reserve),
+)

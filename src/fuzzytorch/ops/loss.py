@@ -1,0 +1,122 @@
+"""Squared-error and negative log-likelihood losses and their gradients.
+
+Other losses reach the table as their parts, through PyTorch's decompositions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from fuzzytorch.ops.call import Call
+from fuzzytorch.ops.formula import Formula
+from fuzzytorch.ops.pointwise import DIV, MUL
+from fuzzytorch.table import Row, Verdict
+
+NONE: Final = 0
+MEAN: Final = 1
+"""Values of ``reduction`` in aten schemas; 2 is the sum."""
+
+
+def _squared(x: Any, target: Any) -> Any:
+    difference = x - target
+    return difference * difference
+
+
+SQUARED_ERROR = Formula(_squared)
+SQUARED_ERROR_GRADIENT = Formula(lambda x, target, grad, scale: scale * (x - target) * grad)
+
+
+def mse_loss(
+    call: Call, x: torch.Tensor, target: torch.Tensor, reduction: int = MEAN
+) -> torch.Tensor:
+    losses = SQUARED_ERROR(call, x, target)
+    if reduction == NONE:
+        return losses
+    total = call.reduce("sum", losses)
+    return DIV(call, total, losses.numel(), out=total) if reduction == MEAN else total
+
+
+def mse_loss_backward(
+    call: Call, grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int
+) -> torch.Tensor:
+    scale = 2.0 / x.numel() if reduction == MEAN and x.numel() else 2.0
+    return SQUARED_ERROR_GRADIENT(call, x, target, grad, scale)
+
+
+def _classes(x: torch.Tensor) -> int:
+    """The dimension of the classes."""
+    return 0 if x.dim() == 1 else 1
+
+
+def _weights(target: torch.Tensor, kept: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """The weight of every sample: 0 where it is ignored."""
+    if weight is None:
+        return kept.to(torch.float32)
+    return weight[target] * kept
+
+
+def nll_loss(
+    call: Call,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    reduction: int,
+    ignore_index: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dim = _classes(x)
+    kept = target != ignore_index
+    index = torch.where(kept, target, 0)
+    losses = x.gather(dim, index.unsqueeze(dim)).squeeze(dim).neg()
+    if weight is not None:
+        losses = MUL(call, losses, weight[index])
+    losses = losses.masked_fill(~kept, 0.0)
+    if reduction == NONE and x.dim() > 1:
+        return losses.contiguous(), x.new_zeros(())
+    weights = _weights(index, kept, weight)
+    total_weight = weights.sum() if weight is None else call.reduce("sum", weights)
+    total = call.reduce("sum", losses)
+    if reduction == MEAN:
+        total = DIV(call, total, total_weight)
+    return total, total_weight
+
+
+def nll_loss_backward(
+    call: Call,
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: torch.Tensor,
+) -> torch.Tensor:
+    dim = _classes(x)
+    kept = target != ignore_index
+    index = torch.where(kept, target, 0)
+    share = grad.neg()
+    if reduction == MEAN:
+        share = DIV(call, share, total_weight)
+    if weight is not None:
+        share = MUL(call, weight[index], share)
+    share = torch.where(kept, share, 0.0).unsqueeze(dim)
+    out = torch.zeros_like(x, memory_format=torch.contiguous_format)
+    return out.scatter_(dim, index.unsqueeze(dim), share)
+
+
+def _row(name: str, function: Any, why: str) -> Row:
+    return Row(f"aten.{name}", Verdict.ROUNDED, function, why)
+
+
+_NLL = "the products with the weights, the sum of the losses and of the weights, the division"
+_NLL_BACKWARD = "the division by the total weight and the products with the weights"
+
+ROWS: tuple[Row, ...] = (
+    _row("mse_loss.default", mse_loss, "difference, square, sum, division by the count"),
+    _row("mse_loss_backward.default", mse_loss_backward, "difference and two products"),
+    _row("nll_loss_forward.default", nll_loss, _NLL),
+    _row("nll_loss2d_forward.default", nll_loss, _NLL),
+    _row("nll_loss_backward.default", nll_loss_backward, _NLL_BACKWARD),
+    _row("nll_loss2d_backward.default", nll_loss_backward, _NLL_BACKWARD),
+)

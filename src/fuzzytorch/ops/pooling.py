@@ -1,0 +1,342 @@
+"""Averages over windows, and the gradients of pooling and of nearest upsampling.
+
+A pooling is a list of window elements per output: ``Windows`` holds where they lie
+in the flattened input.  Gradients add window after window, in the order of the outputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fuzzytorch.ops.call import Call
+from fuzzytorch.ops.pointwise import DIV
+from fuzzytorch.table import Row, Verdict
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Axis:
+    """The windows along one dimension.
+
+    Attributes:
+        size: elements of the input.
+        positions: int64 ``(outputs, taps)``, positions in the input.
+        valid: bool, the same shape: whether the tap belongs to the window and lies
+            within the input.
+        lengths: int64 ``(outputs,)``, the elements that an average counts.
+    """
+
+    size: int
+    positions: torch.Tensor
+    valid: torch.Tensor
+    lengths: torch.Tensor
+
+    @property
+    def outputs(self) -> int:
+        return self.positions.shape[0]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows of all dimensions, flattened row-major: int64 and bool ``(outputs, taps)``."""
+
+    positions: torch.Tensor
+    valid: torch.Tensor
+
+    @classmethod
+    def of(cls, axes: Sequence[Axis]) -> Windows:
+        positions, valid = axes[0].positions, axes[0].valid
+        for axis in axes[1:]:
+            positions = positions[:, None, :, None] * axis.size + axis.positions[None, :, None, :]
+            valid = valid[:, None, :, None] & axis.valid[None, :, None, :]
+            shape = (positions.shape[0] * positions.shape[1], -1)
+            positions, valid = positions.reshape(shape), valid.reshape(shape)
+        return cls(positions, valid)
+
+
+def _regular(
+    size: int, kernel: int, stride: int, padding: int, ceil_mode: bool, include_padding: bool
+) -> Axis:
+    """Windows of equal size at equal distances, as stock torch counts them."""
+    span = size + 2 * padding - kernel
+    outputs = (span + (stride - 1 if ceil_mode else 0)) // stride + 1
+    if ceil_mode and (outputs - 1) * stride >= size + padding:
+        outputs -= 1
+    start = torch.arange(outputs) * stride - padding
+    positions = start[:, None] + torch.arange(kernel)
+    valid = (positions >= 0) & (positions < size)
+    padded = (start + kernel).clamp(max=size + padding) - start
+    return Axis(
+        size,
+        positions.clamp(0, max(size - 1, 0)),
+        valid,
+        padded if include_padding else valid.sum(1),
+    )
+
+
+def _adaptive(size: int, outputs: int) -> Axis:
+    """Windows from ``floor(i * size / outputs)`` to ``ceil((i + 1) * size / outputs)``."""
+    i = torch.arange(outputs)
+    start = i * size // outputs
+    end = -(-(i + 1) * size // outputs)
+    taps = int((end - start).max()) if outputs else 0
+    positions = start[:, None] + torch.arange(taps)
+    valid = positions < end[:, None]
+    return Axis(size, positions.clamp(max=max(size - 1, 0)), valid, end - start)
+
+
+def _regular_axes(
+    x: torch.Tensor,
+    dimensions: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    include_padding: bool,
+) -> list[Axis]:
+    kernel = _each(kernel_size, dimensions)
+    steps = _each(stride, dimensions) if stride else kernel
+    pads = _each(padding, dimensions)
+    return [
+        _regular(x.shape[d - dimensions], kernel[d], steps[d], pads[d], ceil_mode, include_padding)
+        for d in range(dimensions)
+    ]
+
+
+def _each(values: int | Sequence[int], dimensions: int) -> list[int]:
+    given = [values] if isinstance(values, int) else list(values)
+    return given * dimensions if len(given) == 1 else given
+
+
+def _memory_format(x: torch.Tensor) -> torch.memory_format:
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if last is None or x.is_contiguous() or not x.is_contiguous(memory_format=last):
+        return torch.contiguous_format
+    return last
+
+
+def _sums(call: Call, x: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
+    """Sum of every window; an element outside the input counts as a zero."""
+    windows = Windows.of(axes)
+    elements = x.flatten(-len(axes))[..., windows.positions]
+    if not bool(windows.valid.all()):
+        elements = elements.masked_fill(~windows.valid, 0.0)
+    sums = call.reduce("sum", elements, [-1])
+    return sums.view(*x.shape[: -len(axes)], *(axis.outputs for axis in axes))
+
+
+def _divisor(axes: Sequence[Axis], override: int | None) -> int | torch.Tensor:
+    """What every average is divided by: one number where it is the same for all."""
+    if override is not None:
+        return override
+    counts = axes[0].lengths
+    for axis in axes[1:]:
+        counts = counts.unsqueeze(-1) * axis.lengths
+    first = int(counts.flatten()[0]) if counts.numel() else 1
+    return first if bool((counts == first).all()) else counts.to(torch.float32)
+
+
+def _average(dimensions: int) -> Callable[..., torch.Tensor]:
+    def average(
+        call: Call,
+        x: torch.Tensor,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> torch.Tensor:
+        axes = _regular_axes(
+            x, dimensions, kernel_size, stride, padding, ceil_mode, count_include_pad
+        )
+        sums = _sums(call, x, axes)
+        out = torch.empty(sums.shape, memory_format=_memory_format(x))
+        return DIV(call, sums, _divisor(axes, divisor_override), out=out)
+
+    return average
+
+
+def _average_backward(dimensions: int) -> Callable[..., torch.Tensor]:
+    def average_backward(
+        call: Call,
+        grad: torch.Tensor,
+        x: torch.Tensor,
+        kernel_size: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: int | None,
+    ) -> torch.Tensor:
+        axes = _regular_axes(
+            x, dimensions, kernel_size, stride, padding, ceil_mode, count_include_pad
+        )
+        shares = DIV(call, grad, _divisor(axes, divisor_override))
+        return _spread(call, shares, x, axes)
+
+    return average_backward
+
+
+def _spread(
+    call: Call, shares: torch.Tensor, x: torch.Tensor, axes: Sequence[Axis]
+) -> torch.Tensor:
+    """Adds the share of every output to all elements of its window."""
+    windows = Windows.of(axes)
+    outputs = torch.arange(windows.positions.shape[0])[:, None].expand_as(windows.positions)
+    target, source = windows.positions[windows.valid], outputs[windows.valid]
+    return _gathered(call, target, shares.flatten(-len(axes)), source, x, len(axes))
+
+
+def _gathered(
+    call: Call,
+    target: torch.Tensor,
+    shares: torch.Tensor,
+    source: torch.Tensor | None,
+    x: torch.Tensor,
+    dimensions: int,
+) -> torch.Tensor:
+    """The gradient of ``x``: position ``target[i]`` gains ``shares[..., source[i]]``, in turn."""
+    places = math.prod(x.shape[-dimensions:])
+    by_place = shares.reshape(-1, shares.shape[-1]).t()
+    terms = by_place.contiguous() if source is None else by_place[source]
+    total = torch.zeros(places, by_place.shape[1])
+    call.accumulate(target, terms, total)
+    y = total.t().reshape(x.shape)
+    return y.contiguous(memory_format=_memory_format(x))
+
+
+def adaptive_average(call: Call, x: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+    axes = _adaptive_axes(x, output_size)
+    y = _sums(call, x, axes)
+    y = y.contiguous(memory_format=_memory_format(x))
+    return _divided(call, y, axes, out=y)
+
+
+def _adaptive_axes(x: torch.Tensor, output_size: Sequence[int]) -> list[Axis]:
+    sizes = x.shape[-len(output_size) :]
+    return [_adaptive(size, n) for size, n in zip(sizes, output_size, strict=True)]
+
+
+def _divided(
+    call: Call, y: torch.Tensor, axes: Sequence[Axis], out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """``y`` over the length of its window in every dimension: one division for each."""
+    for d, axis in enumerate(axes):
+        lengths = axis.lengths.to(torch.float32).view(-1, *[1] * (len(axes) - 1 - d))
+        y = DIV(call, y, lengths, out=out)
+    return y
+
+
+def _adaptive_average_backward(dimensions: int) -> Callable[..., torch.Tensor]:
+    def adaptive_average_backward(call: Call, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        axes = _adaptive_axes(x, grad.shape[-dimensions:])
+        return _spread(call, _divided(call, grad, axes), x, axes)
+
+    return adaptive_average_backward
+
+
+def _maximum_backward(dimensions: int) -> Callable[..., torch.Tensor]:
+    def maximum_backward(
+        call: Call, grad: torch.Tensor, x: torch.Tensor, *geometry: Any, **named: Any
+    ) -> torch.Tensor:
+        indices = named["indices"] if "indices" in named else geometry[-1]
+        places = math.prod(x.shape[-dimensions:])
+        positions = indices.reshape(-1, math.prod(indices.shape[-dimensions:]))
+        if _disjoint(dimensions, geometry) and call.rounding.mode != "ud":
+            # No position gains twice, and adding to zero is exact in every mode but ud.
+            planes = torch.zeros(positions.shape[0], places)
+            total = planes.scatter_(1, positions, grad.reshape(positions.shape))
+        else:
+            planes = torch.arange(positions.shape[0])[:, None] * places
+            total = torch.zeros(positions.shape[0] * places, 1)
+            call.accumulate((positions + planes).flatten(), grad.reshape(-1, 1), total)
+        return total.view(x.shape).contiguous(memory_format=_memory_format(x))
+
+    return maximum_backward
+
+
+def _disjoint(dimensions: int, geometry: Sequence[Any]) -> bool:
+    """Whether the windows of a regular max pooling cannot overlap."""
+    if len(geometry) < 5:
+        return False
+    kernel, dilation = _each(geometry[0], dimensions), _each(geometry[3], dimensions)
+    stride = _each(geometry[1], dimensions) if geometry[1] else kernel
+    return all(s >= k for s, k in zip(stride, kernel, strict=True)) and max(dilation) == 1
+
+
+def _nearest_backward(forward: Any) -> Callable[..., torch.Tensor]:
+    def nearest_backward(
+        call: Call,
+        grad: torch.Tensor,
+        output_size: Sequence[int],
+        input_size: Sequence[int],
+        *scales: float | None,
+        **named: float | None,
+    ) -> torch.Tensor:
+        spatial = input_size[2:]
+        x = grad.new_empty(tuple(input_size))
+        places = torch.arange(math.prod(spatial), dtype=torch.float64)
+        # Stock torch upsamples the positions themselves: that is where each output came from.
+        origin = forward(places.view(1, 1, *spatial), output_size, *scales, **named)
+        target = origin.flatten().long()
+        y = _gathered(call, target, grad.flatten(2), None, x, len(spatial))
+        return y.contiguous(memory_format=_memory_format(grad))
+
+    return nearest_backward
+
+
+def _row(name: str, function: Any, why: str) -> Row:
+    return Row(f"aten.{name}", Verdict.ROUNDED, function, why)
+
+
+_AVERAGE = "every addition (elements in the padding as zeros), then the division"
+_AVERAGE_BACKWARD = "the division, then every addition of a share"
+_MAXIMUM_BACKWARD = "every addition of a gradient; none where windows do not overlap"
+_NEAREST_BACKWARD = "every addition of a gradient"
+
+ROWS: tuple[Row, ...] = (
+    *(_row(f"avg_pool{n}d.default", _average(n), _AVERAGE) for n in (2, 3)),
+    *(
+        _row(f"avg_pool{n}d_backward.default", _average_backward(n), _AVERAGE_BACKWARD)
+        for n in (2, 3)
+    ),
+    *(
+        _row(
+            f"_adaptive_avg_pool{n}d.default",
+            adaptive_average,
+            "every addition, then one division for each dimension",
+        )
+        for n in (2, 3)
+    ),
+    *(
+        _row(
+            f"_adaptive_avg_pool{n}d_backward.default",
+            _adaptive_average_backward(n),
+            "one division for each dimension, then every addition of a share",
+        )
+        for n in (2, 3)
+    ),
+    *(
+        _row(f"{name}.default", _maximum_backward(n), _MAXIMUM_BACKWARD)
+        for n in (2, 3)
+        for name in (
+            f"max_pool{n}d_with_indices_backward",
+            f"adaptive_max_pool{n}d_backward",
+            f"fractional_max_pool{n}d_backward",
+        )
+    ),
+    *(
+        _row(
+            f"{kind}{n}d_backward.default",
+            _nearest_backward(getattr(torch.ops.aten, f"{kind}{n}d").default),
+            _NEAREST_BACKWARD,
+        )
+        for n in (1, 2, 3)
+        for kind in ("upsample_nearest", "_upsample_nearest_exact")
+    ),
+)

@@ -1,0 +1,267 @@
+"""Sums, means, products, norms, variances, running sums, log-sum-exp.
+
+Reductions keep the interleaved tree of chains of the ``reduce`` primitive, whose
+scatter is that of stock torch's cascade.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fuzzytorch.ops.call import Call
+from fuzzytorch.ops.pointwise import ADD, DIV, SQRT, SUB
+from fuzzytorch.table import Row, Verdict
+
+Dims = int | Sequence[int] | None
+"""Dimensions of an aten schema; ``None`` and the empty list mean all of them."""
+
+
+def _listed(dim: Dims) -> list[int] | None:
+    if dim is None:
+        return None
+    return [dim] if isinstance(dim, int) else list(dim)
+
+
+def _reduced(x: torch.Tensor, dim: Dims) -> list[int]:
+    """The reduced dimensions, non-negative."""
+    dims = _listed(dim)
+    if x.dim() == 0:
+        return []
+    return sorted(d % x.dim() for d in dims) if dims else list(range(x.dim()))
+
+
+def total(
+    call: Call,
+    x: torch.Tensor,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    return call.reduce("sum", x, _listed(dim), keepdim)
+
+
+def mean(
+    call: Call,
+    x: torch.Tensor,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    count = math.prod(x.shape[d] for d in _reduced(x, dim))
+    y = call.reduce("sum", x, _listed(dim), keepdim)
+    return DIV(call, y, count, out=y)
+
+
+def nansum(
+    call: Call,
+    x: torch.Tensor,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    return call.reduce("sum", x.masked_fill(x.isnan(), 0.0), _listed(dim), keepdim)
+
+
+def prod(
+    call: Call,
+    x: torch.Tensor,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    return call.reduce("prod", x, _listed(dim), keepdim)
+
+
+def vector_norm(
+    call: Call,
+    x: torch.Tensor,
+    ord: float = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    dims = _listed(dim)
+    if ord == 2:
+        y = call.reduce("sum_squares", x, dims, keepdim)
+        return SQRT(call, y, out=y)
+    if ord == 1:
+        return call.reduce("sum_abs", x, dims, keepdim)
+    if ord == 0:
+        return call.reduce("sum", (x != 0).to(torch.float32), dims, keepdim)
+    if math.isinf(ord):
+        extreme = torch.amax if ord > 0 else torch.amin
+        if x.numel() == 0 and ord > 0:
+            return call.reduce("sum_abs", x, dims, keepdim)
+        return extreme(x.abs(), _reduced(x, dim), keepdim)
+    powers = call.via_binary64(torch.pow, x.abs(), ord)
+    return call.via_binary64(torch.pow, call.reduce("sum", powers, dims, keepdim), 1.0 / ord)
+
+
+def norm(
+    call: Call,
+    x: torch.Tensor,
+    p: float | None = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    return vector_norm(call, x, 2.0 if p is None else p, dim, keepdim)
+
+
+def dist(call: Call, x: torch.Tensor, y: torch.Tensor, p: float = 2) -> torch.Tensor:
+    return vector_norm(call, SUB(call, x, y), p)
+
+
+def _variance(
+    call: Call, x: torch.Tensor, dim: Dims, correction: float | None, keepdim: bool, root: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Variance (or its root) and mean, float64, before the one rounding to binary32."""
+    wide = x.to(torch.float64, memory_format=torch.contiguous_format)
+    correction = 1 if correction is None else correction
+    moments = torch.std_mean if root else torch.var_mean
+    return moments(wide, _listed(dim), correction=correction, keepdim=keepdim)
+
+
+def var(
+    call: Call,
+    x: torch.Tensor,
+    dim: Dims = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> torch.Tensor:
+    return call.round(_variance(call, x, dim, correction, keepdim, False)[0])
+
+
+def std(
+    call: Call,
+    x: torch.Tensor,
+    dim: Dims = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> torch.Tensor:
+    return call.round(_variance(call, x, dim, correction, keepdim, True)[0])
+
+
+def var_mean(
+    call: Call,
+    x: torch.Tensor,
+    dim: Dims = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    spread, centre = _variance(call, x, dim, correction, keepdim, False)
+    return call.round(spread), call.round(centre)
+
+
+def std_mean(
+    call: Call,
+    x: torch.Tensor,
+    dim: Dims = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    spread, centre = _variance(call, x, dim, correction, keepdim, True)
+    return call.round(spread), call.round(centre)
+
+
+def cumsum(
+    call: Call, x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    return call.scan("sum", _binary32(x), dim).contiguous()
+
+
+def cumprod(
+    call: Call, x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    return call.scan("prod", _binary32(x), dim).contiguous()
+
+
+def _binary32(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.float32)
+
+
+def logcumsumexp(call: Call, x: torch.Tensor, dim: int) -> torch.Tensor:
+    return call.via_binary64(torch.logcumsumexp, x.contiguous(), dim)
+
+
+def logsumexp(call: Call, x: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
+    x = _binary32(x)
+    dims = _reduced(x, dim)
+    if x.numel() == 0:
+        y = call.reduce("sum", x, dims, True)
+        y = y.log()
+    else:
+        largest = x.amax(dims, keepdim=True)
+        # Infinite maxima would give Inf - Inf; stock torch subtracts 0 there as well.
+        largest = largest.masked_fill(largest.isinf(), 0.0)
+        shifted = SUB(call, x, largest)
+        powers = call.via_binary64(torch.exp, shifted, out=shifted)
+        logs = call.via_binary64(torch.log, call.reduce("sum", powers, dims, True))
+        y = ADD(call, logs, largest)
+    return y if keepdim else y.squeeze(dims)
+
+
+def _row(name: str, function: Any, why: str, verdict: Verdict = Verdict.ROUNDED) -> Row:
+    return Row(f"aten.{name}", verdict, function, why)
+
+
+_SUM = "every addition is rounded"
+_MEAN = "every addition, then the division by the count"
+_PROD = "every multiplication is rounded"
+_NORM = "squares fused with their sum, then the root; other powers once, from binary64"
+_VAR = "one rounding of the binary64 result, which stock torch accumulates in binary64 too"
+
+ROWS: tuple[Row, ...] = (
+    _row("sum.default", total, _SUM),
+    _row("sum.dim_IntList", total, _SUM),
+    _row("nansum.default", nansum, _SUM),
+    _row("mean.default", mean, _MEAN),
+    _row("mean.dim", mean, _MEAN),
+    _row("prod.default", prod, _PROD),
+    _row("prod.dim_int", prod, _PROD),
+    _row("linalg_vector_norm.default", vector_norm, _NORM),
+    _row("norm.Scalar", norm, _NORM),
+    _row("norm.ScalarOpt_dtype", norm, _NORM),
+    _row("norm.ScalarOpt_dim", norm, _NORM),
+    _row("norm.ScalarOpt_dim_dtype", norm, _NORM),
+    _row("dist.default", dist, "the difference; " + _NORM),
+    _row("var.correction", var, _VAR),
+    _row("std.correction", std, _VAR),
+    _row("var_mean.correction", var_mean, _VAR),
+    _row("std_mean.correction", std_mean, _VAR),
+    _row(
+        "cumsum.default",
+        cumsum,
+        "every addition of one binary32 chain (stock torch keeps a binary64 total)",
+    ),
+    _row(
+        "cumprod.default",
+        cumprod,
+        "every multiplication of one binary32 chain (stock torch keeps a binary64 product)",
+    ),
+    _row(
+        "logsumexp.default",
+        logsumexp,
+        "difference, exponential, sum, logarithm, sum; exp and log once each, from binary64",
+    ),
+    _row(
+        "logcumsumexp.default",
+        logcumsumexp,
+        "one rounding of torch's binary64 result",
+        Verdict.COARSE,
+    ),
+)
