@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import fuzzytorch as ft
+from fuzzytorch.ensemble import Samples
 
 SEED = 1
 """Of the weights, the order of the images, the dropout masks and the rounding."""
@@ -53,7 +54,7 @@ def digits_of(name: str, digits: torch.Tensor) -> str:
 def report(
     console: Console,
     title: str,
-    samples: ft.Samples,
+    samples: Samples,
     logits: torch.Tensor,
     test: Images,
     slowdown: float,

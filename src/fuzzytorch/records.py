@@ -49,7 +49,6 @@ class Coverage:
         part = sum(r.operations for r in self.records if r.verdict is verdict)
         return part / total if total else 0.0
 
-    @property
     def headline(self) -> str:
         """One sentence: the share of floating-point operations under each verdict."""
         total = self.operations
@@ -76,7 +75,7 @@ class Coverage:
             f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  {e}"
             for a, b, c, d, e in rows
         ]
-        return "\n".join([self.headline, "", *lines])
+        return "\n".join([self.headline(), "", *lines])
 
     def to_json(self) -> str:
         """The records as JSON, most operations first."""
@@ -84,7 +83,7 @@ class Coverage:
         return json.dumps(
             {
                 "operations": self.operations,
-                "headline": self.headline,
+                "headline": self.headline(),
                 "records": [{**dataclasses.asdict(r), "verdict": r.verdict.name} for r in order],
             },
             indent=2,
