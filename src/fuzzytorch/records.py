@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from fuzzytorch.table import Verdict
 
@@ -77,16 +77,20 @@ class Coverage:
         ]
         return "\n".join([self.headline(), "", *lines])
 
-    def to_json(self) -> str:
-        """The records as JSON, most operations first."""
+    def to_json(self) -> dict[str, Any]:
+        """The records, most operations first, as a value for :mod:`json`."""
         order = sorted(self.records, key=lambda r: (-r.operations, r.name))
-        return json.dumps(
-            {
-                "operations": self.operations,
-                "headline": self.headline(),
-                "records": [{**dataclasses.asdict(r), "verdict": r.verdict.name} for r in order],
-            },
-            indent=2,
+        return {
+            "operations": self.operations,
+            "headline": self.headline(),
+            "records": [{**dataclasses.asdict(r), "verdict": r.verdict.name} for r in order],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Coverage:
+        """The coverage that :meth:`to_json` described."""
+        return cls(
+            tuple(Record(**{**r, "verdict": Verdict[r["verdict"]]}) for r in value["records"])
         )
 
 
