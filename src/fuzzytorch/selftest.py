@@ -82,6 +82,8 @@ def _noise(backend: Backend, case: Case) -> str:
         case.rounded(case.run(backend, case.inexact, rounding, Stream(SEED, replica)))
         for replica in range(REPLICAS)
     ]
+    if not outputs[0].numel():
+        return "there is no output element to look at"
     if not outputs[0].isfinite().all():
         return "finite operands gave NaN or Inf"
     still = ~(torch.stack(outputs) != outputs[0]).any(0)
@@ -158,7 +160,9 @@ def _elementwise(operation: str, generator: torch.Generator) -> Case:
         exact = (exact[0] * exact[1], exact[1])
     if operation == "sqrt":
         exact = (exact[0] * exact[0],)
-    many = tuple(_reals(generator, 8 * _ELEMENTS).double() for _ in range(arity))
+    # Of different sizes, since the difference of two close numbers is exact.
+    many = tuple(_reals(generator, 8 * _ELEMENTS).double() / 3**i for i in range(arity))
+    many = tuple(x.float().double() for x in many)
     if operation == "round":
         exact = (exact[0].double(),)
         many = (many[0] + 2.0**-25 * torch.rand(8 * _ELEMENTS, generator=generator).double(),)
