@@ -2,8 +2,8 @@
 
 It shares no arithmetic with the package: numbers are ``fractions.Fraction`` (or
 the floats Inf and NaN), one output element is computed at a time, and each rounded
-operation looks up its own draw by coordinates.  Only the random bits come from :class:`fuzzytorch.stream.Stream`,
-which has known answers of its own.
+operation looks up its own draw by coordinates.  Only the random bits come from
+:class:`fuzzytorch.stream.Stream`, which has known answers of its own.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ The side on which the exact result lies comes from error-free transformations
 (TwoSum of Knuth, TwoProd of Veltkamp and Dekker).  No intermediate over- or
 underflows: results reach from 2^-298 to 2^257.
 
-A sum of two opposite numbers is +0 in every mode, ``down`` included.
+A sum of two opposite numbers is +0 here; when rounding down IEEE 754 wants -0
+(:func:`cancels` tells where).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def result(operation: str, operands: tuple[torch.Tensor, ...], odd: bool) -> tor
             nearest = a / b
             error = _residual(a, nearest, b) * b.sign()
         case "sqrt", (a,):
-            nearest = a.sqrt()
+            nearest = _root(a)
             error = _residual(a, nearest, nearest)
         case "round", (a,):
             nearest, error = a, None
@@ -65,6 +66,25 @@ def result(operation: str, operands: tuple[torch.Tensor, ...], odd: bool) -> tor
                 "see fuzzytorch.program.ROUNDED and ARITY."
             )
     return _to_odd(nearest, error) if odd and error is not None else nearest
+
+
+def cancels(operation: str, operands: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
+    """Where a sum is zero by cancellation: -0 when rounding down (IEEE 754, 6.3).
+
+    Returns:
+        bool of the shape of the operands, or ``None`` for operations that are not sums.
+    """
+    match operation, operands:
+        case "add", (a, b):
+            x, y = a, b
+        case "sub", (a, b):
+            x, y = a, -b
+        case "fma", (a, b, c):
+            x, y = a * b, c
+        case _:
+            return None
+    unlike = (x != 0) | torch.signbit(x) | torch.signbit(y)
+    return (x + y == 0) & unlike
 
 
 def _to_odd(nearest: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
@@ -85,8 +105,22 @@ def _two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return s, (a - (s - b_part)) + (b - b_part)
 
 
+def _root(a: torch.Tensor) -> torch.Tensor:
+    """The root of binary32 values, correctly rounded to binary64."""
+    # The vector mathematics library that torch may call misses the nearest number
+    # by one unit in the last place now and then.  As multiples of unit^2, both
+    # a - x^2 and x*unit are integers, so that the next number is nearer exactly if
+    # a - x^2 > x*unit.  On the other side equality would count too, but the root
+    # of a 24-bit number is never that close to a midpoint.
+    x = a.sqrt()
+    unit = (x.view(torch.int64) + 1).view(torch.float64) - x
+    remainder = _residual(a, x, x)
+    step = (remainder > x * unit).long() - (remainder < -x * unit).long()
+    return (x.view(torch.int64) + step).view(torch.float64)
+
+
 def _residual(a: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """``a - x*y`` exactly, for the correctly rounded quotient or root ``x``."""
+    """``a - x*y``, for a quotient or root ``x``: exact if ``x`` is correctly rounded."""
     product = x * y
     x_high, x_low = _split(x)
     y_high, y_low = _split(y)
