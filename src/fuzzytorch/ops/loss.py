@@ -41,7 +41,11 @@ def mse_loss(
 def mse_loss_backward(
     call: Call, grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> torch.Tensor:
-    scale = 2.0 / x.numel() if reduction == MEAN and x.numel() else 2.0
+    scale: float | torch.Tensor = 2.0
+    if reduction == MEAN and x.numel():
+        # One number for all elements, rounded once, as stock torch converts it.
+        exact = torch.full((), 2.0 / x.numel(), dtype=torch.float64, device=x.device)
+        scale = call.round(exact)
     return SQUARED_ERROR_GRADIENT(call, x, target, grad, scale)
 
 

@@ -46,6 +46,11 @@ def _moments(call: Call, rows: torch.Tensor, eps: float) -> tuple[torch.Tensor, 
     return mean, RECIPROCAL_DEVIATION(call, squares, count, eps)
 
 
+def _reciprocal(call: Call, count: int, device: torch.device) -> torch.Tensor:
+    """``1 / count`` as one rounded number that all rows share."""
+    return call.round(torch.full((), 1.0 / count, dtype=torch.float64, device=device))
+
+
 def layer_norm(
     call: Call,
     x: torch.Tensor,
@@ -97,8 +102,9 @@ def layer_norm_backward(
         weighted = g if gamma is None else MUL(call, g, gamma)
         ds = call.reduce("dot", weighted, [1], keepdim=True, y=rows)
         db = call.reduce("sum", weighted, [1], keepdim=True)
-        slope = SLOPE(call, ds, db, mean, rstd, 1.0 / count)
-        offset = OFFSET(call, slope, mean, db, rstd, 1.0 / count)
+        scale = _reciprocal(call, count, x.device)
+        slope = SLOPE(call, ds, db, mean, rstd, scale)
+        offset = OFFSET(call, slope, mean, db, rstd, scale)
         grad_x = LAYER_GRADIENT(call, weighted, rows, rstd, slope, offset)
         grad_x = grad_x.contiguous().view(x.shape)
     if output_mask[1]:
@@ -159,7 +165,7 @@ def group_norm_backward(
     db = call.reduce("sum", grad.reshape(per_channel), [3])
     grad_x = grad_weight = grad_bias = None
     if output_mask[0]:
-        count = HxW * (C // group)
+        share = _reciprocal(call, HxW * (C // group), x.device)
         scale = deviation.expand(N, group, C // group)
         if weight is None:
             ds_sum = call.reduce("sum", ds, [2], keepdim=True)
@@ -169,8 +175,8 @@ def group_norm_backward(
             scale = MUL(call, scale, gamma)
             ds_sum = call.reduce("dot", ds, [2], keepdim=True, y=gamma)
             db_sum = call.reduce("dot", db, [2], keepdim=True, y=gamma)
-        slope = SLOPE(call, ds_sum, db_sum, centre, deviation, 1.0 / count)
-        offset = OFFSET(call, slope, centre, db_sum, deviation, 1.0 / count)
+        slope = SLOPE(call, ds_sum, db_sum, centre, deviation, share)
+        offset = OFFSET(call, slope, centre, db_sum, deviation, share)
         channels = (N, C, *[1] * (x.dim() - 2))
         slope, offset, scale = (
             t.expand(N, group, C // group).reshape(channels) for t in (slope, offset, scale)
