@@ -79,7 +79,10 @@ class Backend(Protocol):
         stream: Stream,
         y: torch.Tensor | None = None,
     ) -> None:
-        """Reduces the last dimension of ``x`` ``(rows, K)`` to ``out`` ``(rows,)``, ``K >= 1``.
+        """Reduces the trailing dimensions of ``x`` to ``out`` ``(rows,)``.
+
+        ``x`` has as many leading elements as ``out``; the remaining ``K >= 1`` ones per
+        row, in logical order, are its terms.
 
         Kinds: ``sum``; ``prod``; ``sum_abs``; ``sum_squares`` (``fma(x, x, acc)``); ``dot``
         (``fma(x, y, acc)``, ``y`` of the shape of ``x``).  A row is cut into chunks of

@@ -216,7 +216,8 @@ def _matrix_product(
             total = acc
         else:
             ranged = start == last_start or not keeps_binary64_range(rounding)
-            total = rounded("add", (total, acc), draws.at(K_BLOCK), rounding, ranged)
+            after = min(K_BLOCK, length - start)
+            total = rounded("add", (total, acc), draws.at(after), rounding, ranged)
     return total
 
 

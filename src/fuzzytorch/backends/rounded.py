@@ -33,7 +33,15 @@ def rounded(
         float64 of the same shape.
     """
     s = exact.result(operation, operands, odd=rounding.reads_exact)
-    return round_to_format(s, draw, rounding, ranged)
+    y = round_to_format(s, draw, rounding, ranged)
+    if rounding.mode not in ("down", "cestac"):
+        return y
+    zero = exact.cancels(operation, operands)
+    if zero is None:
+        return y
+    # In cestac the draw 0 rounds down.
+    downward = zero if draw is None else zero & (draw == 0)
+    return torch.where(downward, -0.0, y)
 
 
 class Draws:

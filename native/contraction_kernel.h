@@ -1,0 +1,238 @@
+// Matrix products and convolutions: packing, and the product of packed panels.
+#pragma once
+
+#include "kernels.h"
+#include "policy.h"
+
+namespace prism {
+namespace PRISM_ISA {
+
+inline void pack_rows(const Rounding& rounding, const PackRows& p) {
+  with_policy(rounding, [&](auto policy) {
+    using Packed = typename decltype(policy)::Packed;
+    Packed* out = static_cast<Packed*>(p.out);
+    for (std::int64_t r = 0; r < kRowPack; ++r) {
+      if (r >= p.rows) {
+        for (std::int64_t k = 0; k < p.k_count; ++k) out[k * kRowPack + r] = 0;
+        continue;
+      }
+      const float* a = p.a + p.row_offset[r];
+      for (std::int64_t k = 0; k < p.k_count; ++k) out[k * kRowPack + r] = a[p.k_offset[k]];
+    }
+  });
+}
+
+// Columns [begin, begin + count) of a group that lie one element apart in memory.
+struct Segment {
+  int begin, count;
+  std::int64_t offset;  // of lane 0, so that lane l reads offset + l
+};
+
+inline int find_segments(const PackPanel& p, Segment* segments, bool within_rows) {
+  int n = 0;
+  for (int j = 0; j < p.columns; ++j) {
+    const bool same_row = !within_rows || (j > 0 && p.column[j].at[2] == p.column[j - 1].at[2] + 1);
+    if (n > 0 && same_row && p.column[j].offset == segments[n - 1].offset + j) {
+      ++segments[n - 1].count;
+    } else {
+      segments[n++] = {j, 1, p.column[j].offset - j};
+    }
+  }
+  return n;
+}
+
+inline bool inside(const PackPanel& p, const Axis& k, const Axis& column) {
+  bool ok = true;
+  for (int i = 0; i < 3; ++i) {
+    ok &= (std::uint32_t)(k.at[i] + column.at[i]) < (std::uint32_t)p.size[i];
+  }
+  return ok;
+}
+
+#if defined(__AVX512F__)
+
+inline void pack_panel(const PackPanel& p) {
+  Segment segments[kGroup];
+  const int n = find_segments(p, segments, false);
+  __mmask16 segment_mask[kGroup];
+  for (int s = 0; s < n; ++s) {
+    segment_mask[s] = (__mmask16)(((1u << segments[s].count) - 1) << segments[s].begin);
+  }
+  const __mmask16 all = (__mmask16)((1u << p.columns) - 1);
+  std::int32_t at[3][kGroup] = {};
+  std::int64_t offset[kGroup] = {};
+  for (int j = 0; j < p.columns; ++j) {
+    offset[j] = p.column[j].offset;
+    for (int i = 0; i < 3; ++i) at[i][j] = p.column[j].at[i];
+  }
+  const __m512i at0 = _mm512_loadu_si512(at[0]), at1 = _mm512_loadu_si512(at[1]),
+                at2 = _mm512_loadu_si512(at[2]);
+  const __m512i off0 = _mm512_loadu_si512(offset), off1 = _mm512_loadu_si512(offset + 8);
+  // A gather costs about as much as four masked loads.
+  const bool gathers = n > 4;
+  for (std::int64_t k = 0; k < p.k_count; ++k) {
+    const Axis& axis = p.k[k];
+    __mmask16 valid = all;
+    if (p.bounded) {
+      valid = _mm512_mask_cmplt_epu32_mask(
+          valid, _mm512_add_epi32(at0, _mm512_set1_epi32(axis.at[0])),
+          _mm512_set1_epi32(p.size[0]));
+      valid = _mm512_mask_cmplt_epu32_mask(
+          valid, _mm512_add_epi32(at1, _mm512_set1_epi32(axis.at[1])),
+          _mm512_set1_epi32(p.size[1]));
+      valid = _mm512_mask_cmplt_epu32_mask(
+          valid, _mm512_add_epi32(at2, _mm512_set1_epi32(axis.at[2])),
+          _mm512_set1_epi32(p.size[2]));
+    }
+    const float* b = p.b + axis.offset;
+    __m512 x = _mm512_setzero_ps();
+    if (gathers) {
+      const __m256 zero = _mm256_setzero_ps();
+      const __m256 low = _mm512_mask_i64gather_ps(zero, (__mmask8)valid, off0, b, 4);
+      const __m256 high = _mm512_mask_i64gather_ps(zero, (__mmask8)(valid >> 8), off1, b, 4);
+      x = _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+    } else {
+      for (int s = 0; s < n; ++s) {
+        x = _mm512_mask_loadu_ps(x, (__mmask16)(valid & segment_mask[s]), b + segments[s].offset);
+      }
+    }
+    _mm512_storeu_ps(p.out + k * kGroup, x);
+  }
+}
+
+#else
+
+inline void pack_panel(const PackPanel& p) {
+  Segment segments[kGroup];
+  const int n = find_segments(p, segments, p.bounded);
+  for (std::int64_t k = 0; k < p.k_count; ++k) {
+    const Axis& axis = p.k[k];
+    const float* b = p.b + axis.offset;
+    float* out = p.out + k * kGroup;
+    for (int j = (int)p.columns; j < kGroup; ++j) out[j] = 0;
+    for (int s = 0; s < n; ++s) {
+      const int first = segments[s].begin, last = first + segments[s].count - 1;
+      // Within a row of the input the two ends of a segment decide for all.
+      if (!p.bounded || (inside(p, axis, p.column[first]) && inside(p, axis, p.column[last]))) {
+        for (int j = first; j <= last; ++j) out[j] = b[segments[s].offset + j];
+      } else {
+        for (int j = first; j <= last; ++j) {
+          out[j] = inside(p, axis, p.column[j]) ? b[segments[s].offset + j] : 0.0f;
+        }
+      }
+    }
+  }
+}
+
+#endif
+
+PRISM_INLINE D16 spread(double x) { return broadcast(x); }
+PRISM_INLINE F16 spread(float x) { return broadcast(x); }
+PRISM_INLINE D16 from_totals(const double* p, D16) { return load(p); }
+PRISM_INLINE F16 from_totals(const double* p, F16) { return load((const float*)p); }
+PRISM_INLINE void to_totals(double* p, D16 x) { store(p, x); }
+PRISM_INLINE void to_totals(double* p, F16 x) { store((float*)p, x); }
+
+template <class P, int R, bool ranged>
+PRISM_INLINE void accumulate_step(const P& policy, const Key& key,
+                                  const typename P::Packed* a, const float* b, int step,
+                                  Generator* generator, typename P::Wide* acc) {
+  const typename P::Wide wide_b = P::load(b);
+  PRISM_UNROLL for (int r = 0; r < R; ++r) {
+    const typename P::Draw d = policy.draw(generator[r], step);
+    acc[r] = policy.template apply<Op::fma, ranged>(spread(a[r]), wide_b, acc[r], d);
+    if (policy.advances(step)) generator[r].advance(key);
+  }
+}
+
+// R rows by 16 columns over the blocks of one chunk of k.
+template <class P, int R>
+void multiply_rows(const P& policy, const Key& key, const Multiply& m, std::int64_t first_row) {
+  using Wide = typename P::Wide;
+  using Packed = typename P::Packed;
+  // Packs lie as far apart as if their elements were doubles, whatever the policy packs.
+  const double* pack = static_cast<const double*>(m.a) + first_row / kRowPack * m.k_count * kRowPack;
+  const Packed* a = reinterpret_cast<const Packed*>(pack) + first_row % kRowPack;
+  const bool ends = m.k_begin + m.k_count == m.k_total;
+  Wide total[R];
+  PRISM_UNROLL for (int r = 0; r < R; ++r) {
+    total[r] = m.k_begin == 0 ? Wide{} : from_totals(m.totals + (first_row + r) * kGroup, Wide{});
+  }
+  for (std::int64_t k0 = 0; k0 < m.k_count; k0 += kKBlock) {
+    const int count = (int)(m.k_count - k0 < kKBlock ? m.k_count - k0 : kKBlock);
+    const std::int64_t block = (m.k_begin + k0) / kKBlock;
+    const bool last_block = ends && k0 + count == m.k_count;
+    Wide acc[R];
+    Generator generator[R];
+    PRISM_UNROLL for (int r = 0; r < R; ++r) {
+      acc[r] = Wide{};
+      generator[r] = Generator(key, m.row + first_row + r, m.block + block, m.group);
+    }
+    const Packed* ka = a + k0 * kRowPack;
+    const float* kb = m.panel + k0 * kGroup;
+    // The last operation of an output is the ranged one: here when there is one block.
+    const bool peel = last_block && block == 0;
+    const int plain = peel ? count - 1 : count;
+    for (int step = 0; step < plain; ++step, ka += kRowPack, kb += kGroup) {
+      accumulate_step<P, R, false>(policy, key, ka, kb, step, generator, acc);
+    }
+    if (peel) accumulate_step<P, R, true>(policy, key, ka, kb, plain, generator, acc);
+    PRISM_UNROLL for (int r = 0; r < R; ++r) {
+      if (block == 0) {
+        total[r] = acc[r];
+        continue;
+      }
+      const typename P::Draw d = policy.draw(generator[r], count);
+      total[r] = last_block
+                     ? policy.template apply<Op::add, true>(total[r], acc[r], acc[r], d)
+                     : policy.template apply<Op::add, false>(total[r], acc[r], acc[r], d);
+    }
+  }
+  PRISM_UNROLL for (int r = 0; r < R; ++r) {
+    if (!ends) {
+      to_totals(m.totals + (first_row + r) * kGroup, total[r]);
+      continue;
+    }
+    float* out = m.out + m.out_row[first_row + r];
+    if (m.contiguous) {
+      P::store(out + m.out_column[0], total[r]);
+    } else {
+      float lanes[kGroup];
+      P::store(lanes, total[r]);
+      for (int j = 0; j < m.columns; ++j) out[m.out_column[j]] = lanes[j];
+    }
+  }
+}
+
+#if defined(__AVX512F__)
+constexpr int kRowsAtOnce = 8;
+#else
+constexpr int kRowsAtOnce = 2;
+#endif
+
+inline void multiply(const Rounding& rounding, const Block& key_block, const Multiply& m) {
+  const Key key(key_block);
+  with_policy(rounding, [&](auto policy) {
+    using P = decltype(policy);
+    std::int64_t row = 0;
+    for (; row + kRowsAtOnce <= m.rows; row += kRowsAtOnce) {
+      multiply_rows<P, kRowsAtOnce>(policy, key, m, row);
+    }
+    if constexpr (kRowsAtOnce > 4) {
+      if (row + 4 <= m.rows) {
+        multiply_rows<P, 4>(policy, key, m, row);
+        row += 4;
+      }
+    }
+    if constexpr (kRowsAtOnce > 2) {
+      if (row + 2 <= m.rows) {
+        multiply_rows<P, 2>(policy, key, m, row);
+        row += 2;
+      }
+    }
+    if (row < m.rows) multiply_rows<P, 1>(policy, key, m, row);
+  });
+}
+
+}  // namespace PRISM_ISA
+}  // namespace prism

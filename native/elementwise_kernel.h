@@ -1,0 +1,158 @@
+// Elementwise programs on one tile, and additions into indexed rows.
+#pragma once
+
+#include "kernels.h"
+#include "policy.h"
+
+namespace prism {
+namespace PRISM_ISA {
+
+constexpr int kChains = kTileLanes / kGroup;  // generators that share a tile
+
+// Calls body(vector, draw) for every group of 16 elements, in the order of the draws.
+template <class P, class Body>
+PRISM_INLINE void for_each_vector(const P& policy, const Key& key, std::uint64_t row,
+                                  std::uint64_t block, std::int64_t first, std::int64_t last,
+                                  Body body) {
+  Generator generator[kChains];
+  PRISM_UNROLL for (int g = 0; g < kChains; ++g) generator[g] = Generator(key, row, block, g);
+  const std::int64_t vectors = (last + kGroup - 1) / kGroup;
+  for (std::int64_t v = 0; v < vectors; v += kChains) {
+    const int step = (int)(v / kChains);
+    PRISM_UNROLL for (int g = 0; g < kChains; ++g) {
+      const typename P::Draw d = policy.draw(generator[g], step);
+      if (v + g < vectors && (v + g + 1) * kGroup > first) body((v + g) * kGroup, d);
+      if (policy.advances(step)) generator[g].advance(key);
+    }
+  }
+}
+
+// Scratch registers hold whole vectors, so that a tail needs no care but at the end.
+template <class P, Op op>
+void run_rounded(const P& policy, const Key& key, const ElementwiseTile& t, int index,
+                 const float* a, const float* b, const float* c, float* out) {
+  for_each_vector(policy, key, t.row, index, 0, t.count, [&](std::int64_t i, auto d) {
+    const auto wa = P::load(a + i);
+    const auto wb = op == Op::sqrt ? wa : P::load(b + i);
+    const auto wc = op == Op::fma ? P::load(c + i) : wa;
+    P::store(out + i, policy.template apply<op, true>(wa, wb, wc, d));
+  });
+}
+
+template <class P>
+void run_round(const P& policy, const Key& key, const ElementwiseTile& t, int index,
+               const double* a, float* out) {
+  for_each_vector(policy, key, t.row, index, 0, t.count, [&](std::int64_t i, auto d) {
+    P::store(out + i, policy.round_wide(load(a + i), d));
+  });
+}
+
+// Operations without rounding; NaN spreads through min and max as in torch.
+inline void run_exact(Op op, std::int64_t count, const float* a, const float* b, const float* c,
+                      float* out) {
+  switch (op) {
+    case Op::neg:
+      for (std::int64_t i = 0; i < count; ++i) out[i] = -a[i];
+      break;
+    case Op::abs:
+      for (std::int64_t i = 0; i < count; ++i) out[i] = __builtin_fabsf(a[i]);
+      break;
+    case Op::min:
+      for (std::int64_t i = 0; i < count; ++i) {
+        out[i] = a[i] != a[i] ? a[i] : (b[i] != b[i] ? b[i] : (b[i] < a[i] ? b[i] : a[i]));
+      }
+      break;
+    case Op::max:
+      for (std::int64_t i = 0; i < count; ++i) {
+        out[i] = a[i] != a[i] ? a[i] : (b[i] != b[i] ? b[i] : (a[i] < b[i] ? b[i] : a[i]));
+      }
+      break;
+    case Op::copysign:
+      for (std::int64_t i = 0; i < count; ++i) out[i] = __builtin_copysignf(a[i], b[i]);
+      break;
+    default:
+      for (std::int64_t i = 0; i < count; ++i) out[i] = a[i] > 0 ? b[i] : c[i];
+      break;
+  }
+}
+
+template <class P>
+void run_instruction(const P& policy, const Key& key, const ElementwiseTile& t, int index,
+                     const void* const* registers, float* out) {
+  const Instruction& i = t.code[index];
+  const float* a = static_cast<const float*>(registers[i.a]);
+  const float* b = static_cast<const float*>(registers[i.b]);
+  const float* c = static_cast<const float*>(registers[i.c]);
+  switch (i.op) {
+    case Op::add: return run_rounded<P, Op::add>(policy, key, t, index, a, b, c, out);
+    case Op::sub: return run_rounded<P, Op::sub>(policy, key, t, index, a, b, c, out);
+    case Op::mul: return run_rounded<P, Op::mul>(policy, key, t, index, a, b, c, out);
+    case Op::div: return run_rounded<P, Op::div>(policy, key, t, index, a, b, c, out);
+    case Op::sqrt: return run_rounded<P, Op::sqrt>(policy, key, t, index, a, b, c, out);
+    case Op::fma: return run_rounded<P, Op::fma>(policy, key, t, index, a, b, c, out);
+    case Op::round:
+      return run_round(policy, key, t, index, static_cast<const double*>(registers[i.a]), out);
+    default: return run_exact(i.op, t.count, a, b, c, out);
+  }
+}
+
+inline void elementwise(const Rounding& rounding, const Block& key_block,
+                        const ElementwiseTile& t) {
+  const Key key(key_block);
+  const void* registers[kMaxInputs + kMaxScalars + kMaxInstructions];
+  for (int i = 0; i < t.inputs; ++i) registers[i] = t.input[i];
+  const std::int64_t padded = (t.count + kGroup - 1) / kGroup * kGroup;
+  for (int i = 0; i < t.scalars; ++i) {
+    float* filled = t.scratch + (t.inputs + i) * kTile;
+    for (std::int64_t j = 0; j < padded; ++j) filled[j] = t.scalar[i];
+    registers[t.inputs + i] = filled;
+  }
+  with_policy(rounding, [&](auto policy) {
+    const int base = t.inputs + t.scalars;
+    for (int i = 0; i < t.instructions; ++i) {
+      float* out = i == t.instructions - 1 ? t.out : t.scratch + (base + i) * kTile;
+      run_instruction(policy, key, t, i, registers, out);
+      registers[base + i] = out;
+    }
+  });
+}
+
+inline void accumulate(const Rounding& rounding, const Block& key_block, const Accumulate& p) {
+  const Key key(key_block);
+  with_policy(rounding, [&](auto policy) {
+    using P = decltype(policy);
+    const std::int64_t end = p.first + p.count;
+    for (std::int64_t tile = p.first / kTile; tile * kTile < end; ++tile) {
+      const std::int64_t base = tile * kTile;
+      const std::int64_t first = p.first > base ? p.first - base : 0;
+      const std::int64_t last = end - base < kTile ? end - base : kTile;
+      for_each_vector(policy, key, tile, 0, first, last, [&](std::int64_t at, auto d) {
+        const std::int64_t from = at > first ? at : first;
+        const std::int64_t to = at + kGroup < last ? at + kGroup : last;
+        // Elements of one destination row are distinct; a row boundary starts a new
+        // addition, which may meet the same destination again.
+        for (std::int64_t i = from; i < to;) {
+          const std::int64_t row = (base + i) / p.inner, column = (base + i) % p.inner;
+          std::int64_t run = p.inner - column < to - i ? p.inner - column : to - i;
+          const std::int64_t target = p.index[row];
+          if (target >= p.keep_begin && target < p.keep_end) {
+            float a[kGroup] = {}, b[kGroup] = {};
+            float* out = p.out + target * p.inner + column;
+            const std::int64_t lane = i - at;
+            for (std::int64_t j = 0; j < run; ++j) {
+              a[lane + j] = out[j];
+              b[lane + j] = p.source[base + i + j];
+            }
+            const auto wa = P::load(a);
+            P::store(a, policy.template apply<Op::add, true>(wa, P::load(b), wa, d));
+            for (std::int64_t j = 0; j < run; ++j) out[j] = a[lane + j];
+          }
+          i += run;
+        }
+      });
+    }
+  });
+}
+
+}  // namespace PRISM_ISA
+}  // namespace prism

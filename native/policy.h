@@ -1,0 +1,273 @@
+// Policies: one way each of rounding sixteen lanes, chosen once per kernel call.
+//
+//   Sr32      sr to binary32: binary64 lanes, add 29 random bits, truncate
+//   Rn32      rn to binary32 on the machine's own arithmetic
+//   Ud32      the machine's nearest result, then one integer step up or down
+//   Cestac32  the machine's directed rounding, per lane (AVX-512)
+//   Generic   everything else
+//
+// A policy names its working registers (Wide), the type of packed operands
+// (Packed) and the draw of one step (Draw).  `apply<op, ranged>` rounds one
+// operation; `round_wide` rounds a binary64 input.
+#pragma once
+
+#include "generator.h"
+#include "generic.h"
+
+namespace prism {
+namespace PRISM_ISA {
+
+struct Sr32 {
+  using Wide = D16;
+  using Packed = double;
+  using Draw = L16;
+  explicit Sr32(const Rounding& r) : rounding(r) {}
+  const Rounding& rounding;
+
+  PRISM_INLINE static bool advances(int) { return true; }
+  PRISM_INLINE static Draw draw(const Generator& g, int) { return g.uniform(); }
+  PRISM_INLINE static Wide load(const float* p) { return load_widened(p); }
+  PRISM_INLINE static void store(float* p, Wide x) { PRISM_ISA::store(p, narrow(x)); }
+
+  template <bool ranged>
+  PRISM_INLINE Wide truncate(Wide s, Draw d) const {
+    Wide y;
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+      y.v[i] = (vd)(((vl)s.v[i] + d.v[i]) & ~((vl){} + ((1 << 29) - 1)));
+    }
+    if constexpr (ranged) {
+      // Below the smallest normal number more bits are discarded: rare, lane by lane.
+      if (__builtin_expect(any_tiny(s, 0x1p-126), 0)) y = finish_tiny(s, d, y);
+    }
+    return y;
+  }
+
+  __attribute__((noinline)) Wide finish_tiny(Wide s, Draw d, Wide y) const {
+    PRISM_UNROLL for (int i = 0; i < kLanes; ++i) {
+      const int j = i / kDoubles, l = i % kDoubles;
+      const double lane = s.v[j][l];
+      if (lane > -0x1p-126 && lane < 0x1p-126) {
+        y.v[j][l] = round_lane<Mode::sr, true>(lane, (std::uint32_t)d.v[j][l], rounding);
+      }
+    }
+    return y;
+  }
+
+  template <Op op, bool ranged>
+  PRISM_INLINE Wide apply(Wide a, Wide b, Wide c, Draw d) const {
+    if constexpr (op == Op::add) return truncate<ranged>(add(a, b), d);
+    if constexpr (op == Op::sub) return truncate<ranged>(sub(a, b), d);
+    if constexpr (op == Op::mul) return truncate<ranged>(mul(a, b), d);
+    if constexpr (op == Op::div) return truncate<ranged>(div(a, b), d);
+    if constexpr (op == Op::sqrt) return truncate<ranged>(sqrt(a), d);
+    if constexpr (op == Op::fma) return truncate<ranged>(fma(a, b, c), d);
+  }
+
+  PRISM_INLINE Wide round_wide(D16 s, Draw d) const {
+    Wide y = truncate<true>(s, d);
+    // A NaN with a full payload would carry into its sign and vanish.
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+      y.v[i] = s.v[i] == s.v[i] ? y.v[i] : s.v[i];
+    }
+    return y;
+  }
+};
+
+#ifdef PRISM_NATIVE_FLOAT
+
+template <class Derived>
+struct Native32 {
+  using Wide = F16;
+  using Packed = float;
+  PRISM_INLINE static Wide load(const float* p) { return PRISM_ISA::load(p); }
+  PRISM_INLINE static void store(float* p, Wide x) { PRISM_ISA::store(p, x); }
+};
+
+template <Op op>
+PRISM_INLINE F16 nearest(F16 a, F16 b, F16 c) {
+  if constexpr (op == Op::add) return add(a, b);
+  if constexpr (op == Op::sub) return sub(a, b);
+  if constexpr (op == Op::mul) return mul(a, b);
+  if constexpr (op == Op::div) return div(a, b);
+  if constexpr (op == Op::sqrt) return sqrt(a);
+  if constexpr (op == Op::fma) return fma(a, b, c);
+}
+
+struct Rn32 : Native32<Rn32> {
+  struct Draw {};
+  explicit Rn32(const Rounding&) {}
+  PRISM_INLINE static bool advances(int) { return false; }
+  PRISM_INLINE static Draw draw(const Generator&, int) { return {}; }
+  template <Op op, bool ranged>
+  PRISM_INLINE Wide apply(Wide a, Wide b, Wide c, Draw) const {
+    return nearest<op>(a, b, c);
+  }
+  PRISM_INLINE Wide round_wide(D16 s, Draw) const { return narrow(s); }
+};
+
+#if defined(__AVX512F__)
+typedef __mmask16 BitDraw;
+PRISM_INLINE BitDraw bit_draw(const Generator& g, int step) {
+  return _mm512_test_epi32_mask(g.s, _mm512_set1_epi32(1 << (step & 31)));
+}
+// Zero, Inf and NaN stay; any other number moves one step, up where the draw is set.
+PRISM_INLINE F16 step_up_or_down(F16 x, BitDraw up) {
+  const __m512i one = _mm512_set1_epi32(1);
+  const __mmask16 fixed = _mm512_fpclass_ps_mask((__m512)x.v[0], 0x9F);
+  const __m512i bits = _mm512_castps_si512((__m512)x.v[0]);
+  const __m512i delta = _mm512_mask_blend_epi32(up, _mm512_set1_epi32(-1), one);
+  F16 r;
+  r.v[0] = (vf)_mm512_castsi512_ps(
+      _mm512_mask_add_epi32(bits, _knot_mask16(fixed), bits, delta));
+  return r;
+}
+#else
+struct BitDraw {
+  __m256i up[2];  // all ones where the bit is set
+};
+PRISM_INLINE BitDraw bit_draw(const Generator& g, int step) {
+  const __m128i shift = _mm_cvtsi32_si128(31 - (step & 31));
+  BitDraw d;
+  PRISM_UNROLL for (int i = 0; i < 2; ++i) {
+    const __m256i w = _mm256_set_m128i(g.s[2 * i + 1], g.s[2 * i]);
+    d.up[i] = _mm256_srai_epi32(_mm256_sll_epi32(w, shift), 31);
+  }
+  return d;
+}
+PRISM_INLINE F16 step_up_or_down(F16 x, BitDraw d) {
+  F16 r;
+  PRISM_UNROLL for (int i = 0; i < 2; ++i) {
+    const __m256i bits = _mm256_castps_si256((__m256)x.v[i]);
+    const __m256i minus_one = _mm256_set1_epi32(-1);
+    const __m256i magnitude_less_one =
+        _mm256_add_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFFFF)), minus_one);
+    const __m256i moves =
+        _mm256_and_si256(_mm256_cmpgt_epi32(magnitude_less_one, minus_one),
+                         _mm256_cmpgt_epi32(_mm256_set1_epi32(0x7F7FFFFF), magnitude_less_one));
+    const __m256i delta =
+        _mm256_or_si256(_mm256_xor_si256(d.up[i], minus_one), _mm256_set1_epi32(1));
+    r.v[i] = (vf)_mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_and_si256(delta, moves)));
+  }
+  return r;
+}
+#endif
+
+struct Ud32 : Native32<Ud32> {
+  using Draw = BitDraw;
+  explicit Ud32(const Rounding&) {}
+  PRISM_INLINE static bool advances(int step) { return (step & 31) == 31; }
+  PRISM_INLINE static Draw draw(const Generator& g, int step) { return bit_draw(g, step); }
+  template <Op op, bool ranged>
+  PRISM_INLINE Wide apply(Wide a, Wide b, Wide c, Draw d) const {
+    return step_up_or_down(nearest<op>(a, b, c), d);
+  }
+  PRISM_INLINE Wide round_wide(D16 s, Draw d) const { return step_up_or_down(narrow(s), d); }
+};
+
+#endif  // PRISM_NATIVE_FLOAT
+
+#if defined(__AVX512F__)
+struct Cestac32 : Native32<Cestac32> {
+  using Draw = BitDraw;
+  explicit Cestac32(const Rounding&) {}
+  PRISM_INLINE static bool advances(int step) { return (step & 31) == 31; }
+  PRISM_INLINE static Draw draw(const Generator& g, int step) { return bit_draw(g, step); }
+  template <Op op, bool ranged>
+  PRISM_INLINE Wide apply(Wide wa, Wide wb, Wide wc, Draw up) const {
+    constexpr int kUp = _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC;
+    constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+    const __m512 a = (__m512)wa.v[0], b = (__m512)wb.v[0], c = (__m512)wc.v[0];
+    __m512 r;
+    if constexpr (op == Op::add) {
+      r = _mm512_mask_add_round_ps(_mm512_add_round_ps(a, b, kDown), up, a, b, kUp);
+    } else if constexpr (op == Op::sub) {
+      r = _mm512_mask_sub_round_ps(_mm512_sub_round_ps(a, b, kDown), up, a, b, kUp);
+    } else if constexpr (op == Op::mul) {
+      r = _mm512_mask_mul_round_ps(_mm512_mul_round_ps(a, b, kDown), up, a, b, kUp);
+    } else if constexpr (op == Op::div) {
+      r = _mm512_mask_div_round_ps(_mm512_div_round_ps(a, b, kDown), up, a, b, kUp);
+    } else if constexpr (op == Op::sqrt) {
+      r = _mm512_mask_sqrt_round_ps(_mm512_sqrt_round_ps(a, kDown), up, a, kUp);
+    } else {
+      // Complementary masks write each lane once, in place: no blend.
+      r = _mm512_mask3_fmadd_round_ps(a, b, c, up, kUp);
+      r = _mm512_mask3_fmadd_round_ps(a, b, r, _knot_mask16(up), kDown);
+    }
+    F16 out;
+    out.v[0] = (vf)r;
+    return out;
+  }
+  PRISM_INLINE Wide round_wide(D16 s, Draw up) const {
+    constexpr int kUp = _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC;
+    constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+    __m256 half[2];
+    PRISM_UNROLL for (int i = 0; i < 2; ++i) {
+      const __m512d x = (__m512d)s.v[i];
+      half[i] = _mm512_mask_cvt_roundpd_ps(_mm512_cvt_roundpd_ps(x, kDown),
+                                           (__mmask8)(up >> (8 * i)), x, kUp);
+    }
+    F16 out;
+    out.v[0] = (vf)_mm512_insertf32x8(_mm512_castps256_ps512(half[0]), half[1], 1);
+    return out;
+  }
+};
+#endif
+
+struct Generic {
+  using Wide = D16;
+  using Packed = double;
+  using Draw = Draws;
+  explicit Generic(const Rounding& r)
+      : rounding(r), uniform(r.uniform()), bits(r.bits()), exempt(r.uniform() && r.binary32()) {}
+  const Rounding& rounding;
+  const bool uniform, bits;
+  const bool exempt;  // sr to binary32 keeps the exponents of binary64 within a chain
+
+  bool advances(int step) const { return uniform || (bits && (step & 31) == 31); }
+  Draw draw(const Generator& g, int step) const {
+    Draws d = {};
+    std::uint32_t w[kLanes];
+    g.words(w);
+    if (uniform) {
+      for (int c = 0; c < 8; ++c) d.u[c] = w[2 * c] & ((1u << 29) - 1);
+      for (int c = 0; c < 8; ++c) d.u[8 + c] = w[2 * c + 1] >> 3;
+    } else if (bits) {
+      for (int c = 0; c < kLanes; ++c) d.u[c] = (w[c] >> (step & 31)) & 1;
+    }
+    return d;
+  }
+  PRISM_INLINE static Wide load(const float* p) { return load_widened(p); }
+  PRISM_INLINE static void store(float* p, Wide x) { PRISM_ISA::store(p, narrow(x)); }
+
+  template <Op op, bool ranged>
+  Wide apply(Wide a, Wide b, Wide c, const Draw& d) const {
+    Lanes la, lb, lc, out;
+    PRISM_ISA::store(la.v, a);
+    PRISM_ISA::store(lb.v, b);
+    PRISM_ISA::store(lc.v, c);
+    apply_generic<op>(la, lb, lc, d, rounding, ranged || !exempt, out);
+    return PRISM_ISA::load(out.v);
+  }
+  Wide round_wide(D16 s, const Draw& d) const {
+    return apply<Op::round, true>(s, s, s, d);
+  }
+};
+
+// Calls `body` with the policy for a rounding.
+template <class Body>
+PRISM_INLINE void with_policy(const Rounding& r, Body body) {
+  if (r.binary32()) {
+    if (r.mode == Mode::sr) return body(Sr32(r));
+#ifdef PRISM_NATIVE_FLOAT
+    if (r.mode == Mode::rn) return body(Rn32(r));
+    if (r.mode == Mode::ud) return body(Ud32(r));
+#endif
+#if defined(__AVX512F__)
+    if (r.mode == Mode::cestac) return body(Cestac32(r));
+#endif
+  }
+  body(Generic(r));
+}
+
+}  // namespace PRISM_ISA
+}  // namespace prism

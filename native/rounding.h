@@ -1,0 +1,30 @@
+// How a result is rounded: the native twin of rounding.py.
+#pragma once
+
+#include <cstdint>
+
+namespace prism {
+
+enum class Mode : int { rn, sr, ud, cestac, zero, away, up, down };
+
+struct Rounding {
+  Mode mode;
+  int precision;   // bits of the significand, 2 to 24
+  int emin;        // exponent of the smallest normal number
+  double largest;  // largest finite number
+
+  bool binary32() const {
+    return precision == 24 && emin == -126 && largest == 0x1.fffffep127;
+  }
+  bool uniform() const { return mode == Mode::sr; }
+  bool bits() const { return mode == Mode::ud || mode == Mode::cestac; }
+};
+
+// Scalar operations that round; the codes are those of program.py.
+enum class Op : int { add, sub, mul, div, sqrt, fma, round, neg, abs, min, max, copysign, select };
+constexpr int kRoundedOps = 7;
+
+// Operations of the reductions.
+enum class Reduction : int { sum, prod, sum_abs, sum_squares, dot };
+
+}  // namespace prism
