@@ -155,7 +155,7 @@ void reduce(const Context& context, Reduction kind, const View<const float>& x,
             const View<const float>* y, const View<float>& out) {
   const Kernels& kernel = kernels();
   const Block key = stream_key(context.stream);
-  const std::int64_t rows = x.size[0], length = x.size[1];
+  const std::int64_t rows = out.size[0], length = x.count() / rows;
   const std::int64_t chunks = (length + kReduceChunk - 1) / kReduceChunk;
   std::vector<double> totals(chunks > 1 ? rows * chunks : 0);
   const Flat<const float> flat_x(x);

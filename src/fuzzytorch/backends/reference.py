@@ -57,7 +57,10 @@ class ReferenceBackend:
         stream: Stream,
         y: torch.Tensor | None = None,
     ) -> None:
-        reduction = Reduction(kind, x, y, rounding, stream)
+        rows = out.numel()
+        terms = x.reshape(rows, -1)
+        others = None if y is None else y.reshape(rows, -1)
+        reduction = Reduction(kind, terms, others, rounding, stream)
         _store(reduction.total(), out)
 
     def scan(

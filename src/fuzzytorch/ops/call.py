@@ -130,9 +130,10 @@ class Call:
             out.fill_(1.0 if kind == "prod" else 0.0)
         elif rows > 0:
             order = kept + reduced
-            matrix = x.permute(order).reshape(rows, terms)
-            other = None if y is None else y.expand(x.shape).permute(order).reshape(rows, terms)
-            self.backend.reduce(kind, matrix, out, self.rounding, self._next_stream(), other)
+            other = None if y is None else y.expand(x.shape).permute(order)
+            self.backend.reduce(
+                kind, x.permute(order), out, self.rounding, self._next_stream(), other
+            )
             self.operations += rows * _reduction_operations(kind, terms)
         shape = [1 if d in reduced else x.shape[d] for d in range(x.dim())]
         return out.view(shape if keepdim else [x.shape[d] for d in kept])
