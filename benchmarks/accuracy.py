@@ -3,11 +3,19 @@
 The spread of samples depends on the order in which a kernel adds; if nearest
 rounding in our order is as accurate as stock torch's own order, the order is a
 fair one to perturb.  Usage: ``python benchmarks/accuracy.py``.
+
+Stock torch has several orders.  Its matrix product splits K evenly into chains of
+at most 192 products on some processors and of up to 384 on others; its 3x3
+convolution accumulates 144 products at a time with AVX-512 and all of them in one
+chain with AVX2.  For these two the accepted range therefore reaches from the
+deviation of the shortest to that of the longest chains, both in closed form
+(:func:`chained`), or to the one measured here.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Iterator
 
@@ -19,46 +27,95 @@ import fuzzytorch as ft
 LOW, HIGH = 0.8, 1.25
 """Accepted ratios of our deviation to stock torch's."""
 
+ROUNDING = 2.0**-23 * math.sqrt(3 / (8 * math.log(2)) / 12)
+"""Root mean square relative error of one nearest rounding to binary32, over all magnitudes alike:
+the error is uniform within an ulp, and the mean of 1/m^2 over significands m is 3 / (8 ln 2)."""
+
 Function = Callable[..., torch.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An operation at one size: a function of float32 tensors, drawn by ``draw(generator)``."""
+    """An operation at one size.
+
+    Attributes:
+        name: for the table.
+        function: of float32 or float64 tensors.
+        draw: the float32 operands from a generator.
+        orders: deviations of the shortest and of the longest chains of stock torch.
+        at_most: only the upper bound applies; ``why`` says why.
+    """
 
     name: str
     function: Function
     draw: Callable[[torch.Generator], tuple[torch.Tensor, ...]]
-    gated: bool = True
-    """Whether :data:`LOW` and :data:`HIGH` apply; otherwise ``why`` says why not."""
+    orders: tuple[float, float] | None = None
+    at_most: bool = False
     why: str = ""
 
 
-def _normal(*shape: int) -> Callable[[torch.Generator], torch.Tensor]:
-    return lambda generator: torch.randn(shape, generator=generator)
+@dataclasses.dataclass(frozen=True)
+class Deviation:
+    """Root mean square relative deviations from binary64, and the accepted range of ours."""
+
+    ours: float
+    stock: float
+    least: float
+    most: float
+
+    @property
+    def ratio(self) -> float:
+        """Ours over stock's."""
+        return self.ours / self.stock
+
+    @property
+    def accepted(self) -> bool:
+        """Whether ours lies in the accepted range."""
+        return self.least <= self.ours <= self.most
 
 
-def _uniform(*shape: int) -> Callable[[torch.Generator], torch.Tensor]:
-    return lambda generator: torch.rand(shape, generator=generator)
+def chained(k: int, longest: int) -> float:
+    """Deviation of ``k`` normal products added in equal chains of up to ``longest``: closed form.
 
-
-def _case(name: str, function: Function, *tensors: Callable, **more: object) -> Case:
-    return Case(name, function, lambda g: tuple(draw(g) for draw in tensors), **more)
+    Adding the j-th term of a chain rounds a partial sum of variance j; a chain that
+    joins m chains of b products rounds one of variance b (m + 1).
+    """
+    chains = math.ceil(k / longest)
+    b = k / chains
+    variance = chains * (b * (b + 1) / 2 - 1) + b * (chains * (chains + 1) / 2 - 1)
+    return ROUNDING * math.sqrt(variance / k)
 
 
 def cases() -> Iterator[Case]:
     """Every case, from small to large: K from 16 to 8192 for products, to 100,000 for sums."""
     for k in (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192):
-        yield _case(f"mm 64x{k}x64", torch.mm, _normal(64, k), _normal(k, 64))
+        orders = (chained(k, 192), chained(k, 384))
+        yield Case(f"mm 64x{k}x64", torch.mm, _drawn(torch.randn, (64, k), (k, 64)), orders)
     for channels in (4, 16, 32, 64, 128):
-        x, w = _normal(2, channels, 16, 16), _normal(32, channels, 3, 3)
-        yield _case(f"conv2d 3x3 {channels}->32", F.conv2d, x, w)
+        k = 9 * channels
+        draw = _drawn(torch.randn, (2, channels, 16, 16), (32, channels, 3, 3))
+        orders = (chained(k, 144), chained(k, k))
+        yield Case(f"conv2d 3x3 {channels}->32", F.conv2d, draw, orders)
+    levels = "stock adds every vector lane in one chain, we in chains of 16"
     for k in (100, 1000, 10_000, 100_000):
-        yield _case(f"sum of {k} positive", _sum, _uniform(64, k))
-        yield _case(f"sum of {k} normal", _sum, _normal(64, k))
-        yield _case(f"norm of {k}", _norm, _normal(64, k))
+        yield Case(f"sum of {k} positive", _sum, _drawn(torch.rand, (64, k)))
+        yield Case(f"sum of {k} normal", _sum, _drawn(torch.randn, (64, k)))
+        long = k >= 10_000
+        yield Case(
+            f"norm of {k}",
+            _norm,
+            _drawn(torch.randn, (64, k)),
+            at_most=long,
+            why=levels if long else "",
+        )
     for k in (10, 100, 1000, 10_000):
-        yield _case(f"softmax of {k}", _softmax, _normal(64, k))
+        yield Case(f"softmax of {k}", _softmax, _drawn(torch.randn, (64, k)))
+
+
+def _drawn(
+    law: Callable[..., torch.Tensor], *shapes: tuple[int, ...]
+) -> Callable[[torch.Generator], tuple[torch.Tensor, ...]]:
+    return lambda generator: tuple(law(shape, generator=generator) for shape in shapes)
 
 
 def _sum(x: torch.Tensor) -> torch.Tensor:
@@ -73,19 +130,22 @@ def _softmax(x: torch.Tensor) -> torch.Tensor:
     return x.softmax(-1)
 
 
-def deviations(case: Case, seed: int = 0) -> tuple[float, float]:
-    """Root mean square relative deviation from binary64 of mode ``rn`` and of stock torch.
+def deviation(case: Case, seed: int = 0) -> Deviation:
+    """Deviations of mode ``rn`` and of stock torch on operands drawn from a seed.
 
     Each element counts relative to the root mean square of the result, softmax
     (whose elements differ by orders of magnitude) relative to itself.
     """
     inputs = case.draw(torch.Generator().manual_seed(seed))
     truth = case.function(*(x.double() for x in inputs))
-    scale = truth if case.function is _softmax else truth.square().mean().sqrt()
-    stock = case.function(*inputs)
+    scale = truth if case.function is _softmax else _rms(truth)
+    stock = _rms((case.function(*inputs).double() - truth) / scale)
     with ft.fuzzy(mode="rn"):
-        ours = case.function(*inputs)
-    return _rms((ours.double() - truth) / scale), _rms((stock.double() - truth) / scale)
+        result = case.function(*inputs)
+    ours = _rms((result.double() - truth) / scale)
+    shortest, longest = case.orders or (stock, stock)
+    least = 0.0 if case.at_most else LOW * min(stock, shortest)
+    return Deviation(ours, stock, least, HIGH * max(stock, longest))
 
 
 def _rms(x: torch.Tensor) -> float:
@@ -93,16 +153,17 @@ def _rms(x: torch.Tensor) -> float:
 
 
 def main() -> int:
-    """Prints the table; 1 if a gated ratio lies outside the accepted range."""
+    """Prints the table; 1 if a deviation lies outside its accepted range."""
     failed = False
-    print(f"{'operation':<26}{'ours (rn)':>12}{'stock':>12}{'ratio':>8}")
+    print(f"{'operation':<24}{'ours (rn)':>12}{'stock':>12}{'ratio':>8}   accepted deviations")
     for case in cases():
-        ours, stock = deviations(case)
-        ratio = ours / stock
-        outside = case.gated and not LOW <= ratio <= HIGH
-        failed |= outside
-        mark = f"  outside {LOW} to {HIGH}" if outside else f"  {case.why}"
-        print(f"{case.name:<26}{ours:12.3e}{stock:12.3e}{ratio:8.2f}{mark}".rstrip())
+        found = deviation(case)
+        failed |= not found.accepted
+        note = case.why if found.accepted else "OUTSIDE"
+        print(
+            f"{case.name:<24}{found.ours:12.3e}{found.stock:12.3e}{found.ratio:8.2f}   "
+            f"{found.least:.2e} to {found.most:.2e}  {note}".rstrip()
+        )
     return int(failed)
 
 
