@@ -63,7 +63,18 @@ def arithmetic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
             kind = Arithmetic.MIXED
     if kind is Arithmetic.MIXED and _computes_in(args, kwargs) is None:
         return Arithmetic.IMPOSSIBLE
-    return kind
+    return _as_asked(kind, kwargs["dtype"]) if "dtype" in kwargs else kind
+
+
+def _as_asked(kind: Arithmetic, dtype: torch.dtype | None) -> Arithmetic:
+    """The class of a call whose operands torch converts to ``dtype`` first, as ``sum`` does."""
+    if dtype is None or dtype is torch.float32:
+        return kind
+    if dtype in NARROW:
+        return Arithmetic.MIXED
+    if dtype.is_floating_point or dtype.is_complex:
+        return Arithmetic.IMPOSSIBLE
+    return Arithmetic.NONE
 
 
 def _computes_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
@@ -93,12 +104,11 @@ def unusual(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     for x in tensors(args, kwargs):
         if x.layout is not torch.strided:
             return f"layout {str(x.layout).removeprefix('torch.')}"
+    dtypes = {x.dtype for x in tensors(args, kwargs)} | {kwargs.get("dtype")}
     names = {
-        str(x.dtype).removeprefix("torch.")
-        for x in tensors(args, kwargs)
-        if (x.dtype.is_floating_point and x.dtype not in NARROW and x.dtype != torch.float32)
-        or x.dtype.is_complex
-        or x.dtype in _OTHER
+        str(dtype).removeprefix("torch.")
+        for dtype in dtypes - {None, torch.float32, *NARROW}
+        if dtype.is_floating_point or dtype.is_complex or dtype in _OTHER
     }
     return "dtype " + " and ".join(sorted(names))
 
