@@ -177,7 +177,6 @@ _FORWARD = "every fused multiply-add, then the addition of the bias"
 ROWS: tuple[Row, ...] = (
     _row("convolution.default", convolution, _FORWARD),
     _row("_convolution.default", convolution, _FORWARD),
-    _row("_convolution.deprecated", convolution, _FORWARD),
     _row("conv_tbc.default", conv_tbc, _FORWARD),
     _row(
         "convolution_backward.default",

@@ -112,11 +112,23 @@ def _each(values: int | Sequence[int], dimensions: int) -> list[int]:
     return given * dimensions if len(given) == 1 else given
 
 
-def _memory_format(x: torch.Tensor) -> torch.memory_format:
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if last is None or x.is_contiguous() or not x.is_contiguous(memory_format=last):
-        return torch.contiguous_format
-    return last
+def _memory_format(x: torch.Tensor, dimensions: int) -> torch.memory_format:
+    """The memory format that stock torch gives to what it computes from ``x``.
+
+    Of the kernels for volumes only max pooling keeps channels last (see there).
+    """
+    images = dimensions == 2 and x.dim() == 4
+    if images and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last):
+        return torch.channels_last
+    return torch.contiguous_format
+
+
+def _stored(
+    y: torch.Tensor, shape: Sequence[int], like: torch.Tensor, dimensions: int
+) -> torch.Tensor:
+    """``y`` in this shape, in the memory format for ``like``."""
+    out = torch.empty(shape, device=y.device, memory_format=_memory_format(like, dimensions))
+    return out.copy_(y.reshape(shape))
 
 
 def _sums(call: Call, x: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
@@ -155,7 +167,7 @@ def _average(dimensions: int) -> Callable[..., torch.Tensor]:
             x, dimensions, kernel_size, stride, padding, ceil_mode, count_include_pad
         )
         sums = _sums(call, x, axes)
-        out = torch.empty(sums.shape, memory_format=_memory_format(x))
+        out = torch.empty(sums.shape, memory_format=_memory_format(x, dimensions))
         return DIV(call, sums, _divisor(axes, divisor_override), out=out)
 
     return average
@@ -189,7 +201,7 @@ def _spread(
     windows = Windows.of(axes)
     outputs = torch.arange(windows.positions.shape[0])[:, None].expand_as(windows.positions)
     target, source = windows.positions[windows.valid], outputs[windows.valid]
-    return _gathered(call, target, shares.flatten(-len(axes)), source, x, len(axes))
+    return _gathered(call, target, shares.flatten(-len(axes)), source, x.shape, len(axes), x)
 
 
 def _gathered(
@@ -197,23 +209,23 @@ def _gathered(
     target: torch.Tensor,
     shares: torch.Tensor,
     source: torch.Tensor | None,
-    x: torch.Tensor,
+    shape: Sequence[int],
     dimensions: int,
+    like: torch.Tensor,
 ) -> torch.Tensor:
-    """The gradient of ``x``: position ``target[i]`` gains ``shares[..., source[i]]``, in turn."""
-    places = math.prod(x.shape[-dimensions:])
+    """A gradient: position ``target[i]`` gains ``shares[..., source[i]]``, in turn."""
+    places = math.prod(shape[-dimensions:])
     by_place = shares.reshape(-1, shares.shape[-1]).t()
     terms = by_place.contiguous() if source is None else by_place[source]
     total = torch.zeros(places, by_place.shape[1])
     call.accumulate(target, terms, total)
-    y = total.t().reshape(x.shape)
-    return y.contiguous(memory_format=_memory_format(x))
+    return _stored(total.t(), shape, like, dimensions)
 
 
 def adaptive_average(call: Call, x: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
     axes = _adaptive_axes(x, output_size)
-    y = _sums(call, x, axes)
-    y = y.contiguous(memory_format=_memory_format(x))
+    sums = _sums(call, x, axes)
+    y = _stored(sums, sums.shape, x, len(axes))
     return _divided(call, y, axes, out=y)
 
 
@@ -240,7 +252,7 @@ def _adaptive_average_backward(dimensions: int) -> Callable[..., torch.Tensor]:
     return adaptive_average_backward
 
 
-def _maximum_backward(dimensions: int) -> Callable[..., torch.Tensor]:
+def _maximum_backward(dimensions: int, keeps_volumes: bool) -> Callable[..., torch.Tensor]:
     def maximum_backward(
         call: Call, grad: torch.Tensor, x: torch.Tensor, *geometry: Any, **named: Any
     ) -> torch.Tensor:
@@ -255,7 +267,11 @@ def _maximum_backward(dimensions: int) -> Callable[..., torch.Tensor]:
             planes = torch.arange(positions.shape[0])[:, None] * places
             total = torch.zeros(positions.shape[0] * places, 1)
             call.accumulate((positions + planes).flatten(), grad.reshape(-1, 1), total)
-        return total.view(x.shape).contiguous(memory_format=_memory_format(x))
+        y = _stored(total, x.shape, x, dimensions)
+        last = torch.channels_last_3d
+        if keeps_volumes and not x.is_contiguous() and x.is_contiguous(memory_format=last):
+            y = y.contiguous(memory_format=last)
+        return y
 
     return maximum_backward
 
@@ -279,13 +295,11 @@ def _nearest_backward(forward: Any) -> Callable[..., torch.Tensor]:
         **named: float | None,
     ) -> torch.Tensor:
         spatial = input_size[2:]
-        x = grad.new_empty(tuple(input_size))
         places = torch.arange(math.prod(spatial), dtype=torch.float64)
         # Stock torch upsamples the positions themselves: that is where each output came from.
         origin = forward(places.view(1, 1, *spatial), output_size, *scales, **named)
         target = origin.flatten().long()
-        y = _gathered(call, target, grad.flatten(2), None, x, len(spatial))
-        return y.contiguous(memory_format=_memory_format(grad))
+        return _gathered(call, target, grad.flatten(2), None, input_size, len(spatial), grad)
 
     return nearest_backward
 
@@ -322,7 +336,11 @@ ROWS: tuple[Row, ...] = (
         for n in (2, 3)
     ),
     *(
-        _row(f"{name}.default", _maximum_backward(n), _MAXIMUM_BACKWARD)
+        _row(
+            f"{name}.default",
+            _maximum_backward(n, name == "max_pool3d_with_indices_backward"),
+            _MAXIMUM_BACKWARD,
+        )
         for n in (2, 3)
         for name in (
             f"max_pool{n}d_with_indices_backward",
