@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+import torch
+
 FORK_STRIDE: Final = 2**40
 """Call numbers that one process may use before those of its forked children begin."""
 
@@ -69,71 +71,90 @@ def first_call_of_child(first: int, fork: int) -> int:
     return (index % 2**24) * FORK_STRIDE
 
 
+class _Installed:
+    """What the guards replaced, and what puts it back."""
+
+    def __init__(self, is_under_mode: Callable[[], bool]) -> None:
+        self._is_under_mode = is_under_mode
+        self._warned = False
+        self._stance: Any = None
+        self._stock_start = threading.Thread.start
+        self._stock_compile = torch.compile
+        threading.Thread.start = self._wrapped_start()  # type: ignore[method-assign]
+        # Without the compiler there is nothing compiled, and importing it takes seconds.
+        if "torch._dynamo" in sys.modules:
+            self._run_eagerly()
+        else:
+            torch.compile = self._wrapped_compile()
+
+    def remove(self) -> None:
+        """Puts everything back."""
+        threading.Thread.start = self._stock_start  # type: ignore[method-assign]
+        torch.compile = self._stock_compile
+        if self._stance is not None:
+            self._stance.__exit__(None, None, None)
+
+    def _run_eagerly(self) -> None:
+        if self._stance is None:
+            self._stance = torch.compiler.set_stance("force_eager")
+
+    def _wrapped_start(self) -> Callable[[threading.Thread], None]:
+        stock = self._stock_start
+
+        @functools.wraps(stock)
+        def start(thread: threading.Thread) -> None:
+            if not self._warned and self._is_under_mode() and not _carries_data(thread):
+                self._warned = True
+                warnings.warn(
+                    f"the thread {thread.name!r} was started under a fuzzytorch mode, which it "
+                    "does not inherit: its work is not perturbed unless it enters "
+                    "fuzzytorch.fuzzy itself.",
+                    stacklevel=2,
+                )
+            stock(thread)
+
+        return start
+
+    def _wrapped_compile(self) -> Callable[..., Any]:
+        stock = self._stock_compile
+
+        @functools.wraps(stock)
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            self._run_eagerly()
+            return stock(*args, **kwargs)
+
+        return compile
+
+
 _lock = threading.Lock()
 _active = 0
-_stock_start: Callable[..., Any] | None = None
-_stance: Any = None
+_installed: _Installed | None = None
 
 
 def enter(is_under_mode: Callable[[], bool]) -> None:
-    """Counts one more active mode; the first one installs the guards."""
-    global _active
+    """Counts one more active mode; the first one installs the guards.
+
+    While a mode is active anywhere in the process, starting a thread from under it warns once,
+    and callables compiled by ``torch.compile`` run eagerly, on every thread.
+    """
+    global _active, _installed
     with _lock:
         _active += 1
         if _active == 1:
-            _install(is_under_mode)
+            _installed = _Installed(is_under_mode)
 
 
 def leave() -> None:
     """Counts one active mode less; the last one removes the guards."""
-    global _active
+    global _active, _installed
     with _lock:
         _active -= 1
-        if _active == 0:
-            _remove()
-
-
-def _install(is_under_mode: Callable[[], bool]) -> None:
-    global _stock_start, _stance
-    _stock_start = stock = threading.Thread.start
-    warned = False
-
-    @functools.wraps(stock)
-    def start(thread: threading.Thread) -> None:
-        nonlocal warned
-        if not warned and is_under_mode() and not _carries_data(thread):
-            warned = True
-            warnings.warn(
-                f"the thread {thread.name!r} was started under a fuzzytorch mode, which it does "
-                "not inherit: its work is not perturbed unless it enters fuzzytorch.fuzzy itself.",
-                stacklevel=2,
-            )
-        stock(thread)
-
-    threading.Thread.start = start  # type: ignore[method-assign]
-    _stance = _eager_stance()
-
-
-def _remove() -> None:
-    global _stock_start, _stance
-    assert _stock_start is not None
-    threading.Thread.start = _stock_start  # type: ignore[method-assign]
-    _stock_start = None
-    if _stance is not None:
-        _stance.__exit__(None, None, None)
-        _stance = None
+        if _active == 0 and _installed is not None:
+            _installed.remove()
+            _installed = None
 
 
 def _carries_data(thread: threading.Thread) -> bool:
     target = getattr(thread, "_target", None)
     module = getattr(target, "__module__", None) or type(thread).__module__
     return f"{module}.".startswith(_QUIET_THREADS)
-
-
-def _eager_stance() -> Any:
-    """Makes callables compiled so far run eagerly; without the compiler there are none."""
-    if "torch._dynamo" not in sys.modules:
-        return None
-    import torch
-
-    return torch.compiler.set_stance("force_eager")
