@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 import torch
+from torch.nn.grad import conv3d_weight
 
 from fuzzytorch.backends.protocol import Backend
 from fuzzytorch.program import ARITY, ROUNDED, Program
@@ -240,7 +241,7 @@ def _convolutions(generator: torch.Generator) -> Iterator[Case]:
     grad = tuple(torch.conv3d(torch.zeros(x), torch.zeros(weight), None, **_GEOMETRY).shape)
 
     def gradient(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        return torch.nn.grad.conv3d_weight(x, weight, grad, **_GEOMETRY)
+        return conv3d_weight(x, weight, grad, **_GEOMETRY)
 
     def transposed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.conv_transpose3d(x, w, None, **_GEOMETRY)
@@ -255,7 +256,7 @@ def _convolutions(generator: torch.Generator) -> Iterator[Case]:
     ):
         exact = tuple(_integers(generator, *shape) for shape in shapes)
         inexact = tuple(_reals(generator, *shape) for shape in shapes)
-        yield Case(primitive, "convolution", _convolve(primitive, stock), stock, exact, inexact)
+        yield Case(primitive, "of 3-D images", _convolve(primitive, stock), stock, exact, inexact)
 
 
 def _convolve(

@@ -98,10 +98,14 @@ def significant(
         raw = np.where(std == 0.0, np.inf, -np.log10(std / np.abs(mean)))
     digits = np.clip(raw, 0.0, limit)
     lower = np.clip(raw - bound_offset(count, probability, confidence), 0.0, limit)
-    back = torch.as_tensor if isinstance(samples, torch.Tensor) else np.asarray
+    back: Any = torch.as_tensor if isinstance(samples, torch.Tensor) else np.asarray
     return Digits(
         count,
-        *map(back, (mean, std, digits, lower, nonfinite)),
+        mean=back(mean),
+        std=back(std),
+        digits=back(digits),
+        lower=back(lower),
+        nonfinite=back(nonfinite),
         probability=probability,
         confidence=confidence,
         cap=limit,

@@ -63,6 +63,11 @@ class Leaf:
         return significant(self.values, cap=self._cap)
 
     @property
+    def measured(self) -> Digits | None:
+        """The moments of a leaf that has significant digits, ``None`` for a discrete one."""
+        return None if self.discrete else self.moments
+
+    @property
     def _cap(self) -> float | None:
         # A Python float taken from a binary32 tensor by .item() holds no more
         # digits than the tensor did.
@@ -76,9 +81,9 @@ class Leaf:
     @functools.cached_property
     def z(self) -> Any:
         """Distance of the stock value from the samples in std, per element, or ``None``."""
-        if self.discrete or self.moments is None or self.reference is None:
+        if self.measured is None or self.reference is None:
             return None
-        return distance(self.reference, self.moments)
+        return distance(self.reference, self.measured)
 
     @functools.cached_property
     def excess(self) -> np.ndarray[Any, Any] | None:
@@ -166,12 +171,12 @@ class Samples:
     @property
     def digits(self) -> Any:
         """Per leaf, significant decimal digits per element; ``None`` for discrete leaves."""
-        return self._tree(lambda leaf: None if leaf.discrete else leaf.moments.digits)
+        return self._tree(lambda leaf: leaf.measured and leaf.measured.digits)
 
     @property
     def lower(self) -> Any:
         """Per leaf, the lower bound of the digits (probability, confidence 0.95)."""
-        return self._tree(lambda leaf: None if leaf.discrete else leaf.moments.lower)
+        return self._tree(lambda leaf: leaf.measured and leaf.measured.lower)
 
     @property
     def z(self) -> Any:

@@ -45,11 +45,11 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 
 def _row(leaf: Leaf) -> tuple[str, ...]:
     shape = "x".join(map(str, leaf.shape)) or "scalar"
-    if leaf.discrete or leaf.moments is None:
+    moments = leaf.measured
+    if moments is None:
         total = int(np.prod(leaf.shape))
         same = f"differs in {leaf.changed} of {total}" if leaf.changed else "equal"
         return (leaf.name, shape, same, "", "", "", "")
-    moments = leaf.moments
     digits, lower, std = (_finite(x) for x in (moments.digits, moments.lower, moments.std))
     if not digits.size:
         return (leaf.name, shape, "none", "", "", "", "")
@@ -83,13 +83,13 @@ def _remarks(samples: Samples) -> Iterator[str]:
 
 
 def _leaf_remarks(leaf: Leaf) -> Iterator[str]:
-    if leaf.discrete or leaf.moments is None:
+    if leaf.measured is None:
         return
-    bad = np.asarray(leaf.moments.nonfinite)
+    bad = np.asarray(leaf.measured.nonfinite)
     if bad.any():
         text = (
             f"{leaf.name}: {np.count_nonzero(bad)} of {bad.size} elements are NaN or Inf "
-            f"in some sample ({np.count_nonzero(bad == leaf.moments.count)} in every sample) "
+            f"in some sample ({np.count_nonzero(bad == leaf.measured.count)} in every sample) "
             "and have no digits"
         )
         yield f"{text}; mean and minimum leave them out."
