@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -112,22 +112,31 @@ def _each(values: int | Sequence[int], dimensions: int) -> list[int]:
     return given * dimensions if len(given) == 1 else given
 
 
-def _memory_format(x: torch.Tensor, dimensions: int) -> torch.memory_format:
-    """The memory format that stock torch gives to what it computes from ``x``.
+def _memory_format(x: torch.Tensor, last: torch.memory_format | None) -> torch.memory_format:
+    """``last`` where the strides of ``x`` say so, else row-major.
 
-    Of the kernels for volumes only max pooling keeps channels last (see there).
+    Args:
+        x: what stock torch takes the memory format of its result from.
+        last: the channels-last format that its kernel keeps, if any.
     """
-    images = dimensions == 2 and x.dim() == 4
-    if images and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last):
-        return torch.channels_last
-    return torch.contiguous_format
+    if last is None or x.dim() != _DIMENSIONS[last] or x.is_contiguous():
+        return torch.contiguous_format
+    return last if x.is_contiguous(memory_format=last) else torch.contiguous_format
+
+
+_DIMENSIONS: Final = {torch.channels_last: 4, torch.channels_last_3d: 5}
+
+
+def _kept(dimensions: int) -> torch.memory_format | None:
+    """What most kernels keep: channels last for images, nothing for volumes."""
+    return torch.channels_last if dimensions == 2 else None
 
 
 def _stored(
-    y: torch.Tensor, shape: Sequence[int], like: torch.Tensor, dimensions: int
+    y: torch.Tensor, shape: Sequence[int], like: torch.Tensor, last: torch.memory_format | None
 ) -> torch.Tensor:
-    """``y`` in this shape, in the memory format for ``like``."""
-    out = torch.empty(shape, device=y.device, memory_format=_memory_format(like, dimensions))
+    """``y`` in this shape, in the memory format of ``like`` if that is ``last``."""
+    out = torch.empty(shape, device=y.device, memory_format=_memory_format(like, last))
     return out.copy_(y.reshape(shape))
 
 
@@ -167,7 +176,7 @@ def _average(dimensions: int) -> Callable[..., torch.Tensor]:
             x, dimensions, kernel_size, stride, padding, ceil_mode, count_include_pad
         )
         sums = _sums(call, x, axes)
-        out = torch.empty(sums.shape, memory_format=_memory_format(x, dimensions))
+        out = torch.empty(sums.shape, memory_format=_memory_format(x, _kept(dimensions)))
         return DIV(call, sums, _divisor(axes, divisor_override), out=out)
 
     return average
@@ -219,13 +228,13 @@ def _gathered(
     terms = by_place.contiguous() if source is None else by_place[source]
     total = torch.zeros(places, by_place.shape[1])
     call.accumulate(target, terms, total)
-    return _stored(total.t(), shape, like, dimensions)
+    return _stored(total.t(), shape, like, _kept(dimensions))
 
 
 def adaptive_average(call: Call, x: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
     axes = _adaptive_axes(x, output_size)
     sums = _sums(call, x, axes)
-    y = _stored(sums, sums.shape, x, len(axes))
+    y = _stored(sums, sums.shape, x, _kept(len(axes)))
     return _divided(call, y, axes, out=y)
 
 
@@ -252,26 +261,26 @@ def _adaptive_average_backward(dimensions: int) -> Callable[..., torch.Tensor]:
     return adaptive_average_backward
 
 
-def _maximum_backward(dimensions: int, keeps_volumes: bool) -> Callable[..., torch.Tensor]:
+def _maximum_backward(
+    dimensions: int, last: torch.memory_format | None
+) -> Callable[..., torch.Tensor]:
     def maximum_backward(
         call: Call, grad: torch.Tensor, x: torch.Tensor, *geometry: Any, **named: Any
     ) -> torch.Tensor:
         indices = named["indices"] if "indices" in named else geometry[-1]
         places = math.prod(x.shape[-dimensions:])
         positions = indices.reshape(-1, math.prod(indices.shape[-dimensions:]))
-        if _disjoint(dimensions, geometry) and call.rounding.mode != "ud":
-            # No position gains twice, and adding to zero is exact in every mode but ud.
+        rounding = call.rounding
+        exact = rounding.is_binary32 and rounding.mode != "ud"
+        if exact and _disjoint(dimensions, geometry):
+            # No position gains twice, and adding a number of the format to zero is exact.
             planes = torch.zeros(positions.shape[0], places)
             total = planes.scatter_(1, positions, grad.reshape(positions.shape))
         else:
             planes = torch.arange(positions.shape[0])[:, None] * places
             total = torch.zeros(positions.shape[0] * places, 1)
             call.accumulate((positions + planes).flatten(), grad.reshape(-1, 1), total)
-        y = _stored(total, x.shape, x, dimensions)
-        last = torch.channels_last_3d
-        if keeps_volumes and not x.is_contiguous() and x.is_contiguous(memory_format=last):
-            y = y.contiguous(memory_format=last)
-        return y
+        return _stored(total, x.shape, x, last)
 
     return maximum_backward
 
@@ -336,16 +345,14 @@ ROWS: tuple[Row, ...] = (
         for n in (2, 3)
     ),
     *(
-        _row(
-            f"{name}.default",
-            _maximum_backward(n, name == "max_pool3d_with_indices_backward"),
-            _MAXIMUM_BACKWARD,
-        )
-        for n in (2, 3)
-        for name in (
-            f"max_pool{n}d_with_indices_backward",
-            f"adaptive_max_pool{n}d_backward",
-            f"fractional_max_pool{n}d_backward",
+        _row(f"{name}_backward.default", _maximum_backward(n, last), _MAXIMUM_BACKWARD)
+        for name, n, last in (
+            ("max_pool2d_with_indices", 2, torch.channels_last),
+            ("max_pool3d_with_indices", 3, torch.channels_last_3d),
+            ("adaptive_max_pool2d", 2, torch.channels_last),
+            ("adaptive_max_pool3d", 3, None),
+            ("fractional_max_pool2d", 2, None),
+            ("fractional_max_pool3d", 3, None),
         )
     ),
     *(
