@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import secrets
 import threading
@@ -19,7 +18,7 @@ from fuzzytorch.backends import backend_named
 from fuzzytorch.lookup import resolve, unlowered
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.coarse import NotInBinary64, estimated_operations
-from fuzzytorch.ops.dtypes import Arithmetic, arithmetic, in_float32, tensors, unusual
+from fuzzytorch.ops.dtypes import Arithmetic, accepted, arithmetic, in_float32, tensors, unusual
 from fuzzytorch.ops.variants import conflicts, derived, direct, split, write
 from fuzzytorch.records import Coverage, Record
 from fuzzytorch.rounding import Rounding
@@ -28,6 +27,9 @@ from fuzzytorch.table import Row, Verdict
 
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 """Types of tensors that hold plain numbers; other subclasses answer for themselves."""
+
+
+_NOTHING_ROUNDED: Final = "no floating-point operand, or no scalar operation in these calls"
 
 
 class _Thread(threading.local):
@@ -210,7 +212,7 @@ class fuzzy(dispatch.TorchDispatchMode):
             return self._uncovered(row, func, args, kwargs, "torch has no binary64 kernel for it")
         if variant is not None:
             results = result if isinstance(result, (list, tuple)) else (result,)
-            if conflicts(variant, results, targets):
+            if conflicts(variant, results, targets, lambda: accepted(func, args, kwargs)):
                 return self._uncovered(row, func, args, kwargs, "its result does not fit")
             write(call, results, targets)
             result = targets if len(targets) > 1 else targets[0]
@@ -272,11 +274,13 @@ class fuzzy(dispatch.TorchDispatchMode):
             operations = max(operations, estimate)
         self._count(row, verdict, operations)
 
-    def _count(self, row: Row, verdict: Verdict, operations: int) -> None:
+    def _count(self, row: Row, verdict: Verdict, operations: int, why: str | None = None) -> None:
         key = (row.name, verdict)
         count = self._counts.get(key)
         if count is None:
-            count = self._counts[key] = [0, 0, row.why]
+            if why is None:
+                why = row.why if verdict is row.verdict else _NOTHING_ROUNDED
+            count = self._counts[key] = [0, 0, why]
         count[0] += 1
         count[1] += operations
 
@@ -294,7 +298,7 @@ class fuzzy(dispatch.TorchDispatchMode):
         if self.strict:
             raise RuntimeError(_complaint(row.name, why))
         operations = estimated_operations(func, args, kwargs, result)
-        self._count(dataclasses.replace(row, why=why), Verdict.UNCOVERED, operations)
+        self._count(row, Verdict.UNCOVERED, operations, why)
         if row.name not in self._warned:
             self._warned.add(row.name)
             warnings.warn(_complaint(row.name, why), stacklevel=2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -129,9 +130,28 @@ def overload_named(name: str) -> Any:
     """
     namespace, operation, overload = name.split(".")
     packet = getattr(getattr(torch.ops, namespace), operation, None)
-    if packet is None or overload not in packet.overloads():
+    if packet is None or overload not in dispatched(packet):
         raise ValueError(
             f"the table has a row for {name}, which torch {torch.__version__} does not have: "
             "correct its name or remove it."
         )
     return getattr(packet, overload)
+
+
+def dispatched(packet: Any) -> list[str]:
+    """The overloads of an operation that reach a dispatch mode.
+
+    The others are those that TorchScript has for numbers, lists and strings.
+    """
+    names = _dispatcher_names()
+    qualified = packet._qualified_op_name
+    return [
+        overload
+        for overload in packet.overloads()
+        if (qualified if overload == "default" else f"{qualified}.{overload}") in names
+    ]
+
+
+@functools.cache
+def _dispatcher_names() -> frozenset[str]:
+    return frozenset(torch._C._dispatch_get_all_op_names())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 from typing import Final
 
 from fuzzytorch.backends.protocol import Backend
@@ -27,12 +26,15 @@ def backend_named(name: str | None = None) -> Backend:
     name = "cpu" if name is None else name
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}: choose one of {', '.join(BACKENDS)}.")
-    if name == "cpu" and importlib.util.find_spec(EXTENSION) is None:
-        raise RuntimeError(
-            "the backend 'cpu' needs the native kernels, and this installation of fuzzytorch has "
-            f"none ({EXTENSION} was not found): install it again with a C++17 compiler, or ask "
-            "for backend='reference', which is slow."
-        )
+    if name == "cpu":
+        try:
+            importlib.import_module(EXTENSION)
+        except ImportError as error:
+            raise RuntimeError(
+                "the backend 'cpu' needs the native kernels, and this installation of fuzzytorch "
+                f"has none that load ({error}): install it again with a C++17 compiler, or ask "
+                "for backend='reference', which is slow."
+            ) from error
     module = importlib.import_module(f"fuzzytorch.backends.{name}")
     backend: Backend = getattr(module, f"{name.capitalize()}Backend")()
     return backend

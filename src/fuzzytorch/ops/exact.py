@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from fuzzytorch.table import Row, Verdict
+from fuzzytorch.table import Row, Verdict, dispatched
 
 _GROUPS: Final[Mapping[str, str]] = {
     "a constructor: the values are given, not computed": """
@@ -85,7 +85,7 @@ def _overloads(name: str) -> list[str]:
     if "." in name:
         return [name]
     packet = getattr(torch.ops.aten, name, None)
-    return [f"{name}.{o}" for o in (["default"] if packet is None else packet.overloads())]
+    return [f"{name}.{o}" for o in (["default"] if packet is None else dispatched(packet))]
 
 
 def schema_row(overload: Any) -> Row | None:

@@ -7,14 +7,14 @@ checks that stock torch makes on shape and dtype.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.dtypes import store
-from fuzzytorch.table import Row, Variant
+from fuzzytorch.table import Row, Variant, dispatched
 
 
 def variant_of(overload: Any) -> Variant | None:
@@ -52,7 +52,7 @@ def _functional(name: str, arguments: Sequence[Any], outs: tuple[str, ...]) -> A
     if packet is None:
         return None
     wanted = [(a.name, str(a.type)) for a in arguments if a.name not in outs]
-    for overload in packet.overloads():
+    for overload in dispatched(packet):
         candidate = getattr(packet, overload)
         schema = candidate._schema
         writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
@@ -121,12 +121,24 @@ def _entangled(x: torch.Tensor, target: torch.Tensor) -> bool:
     )
 
 
-def conflicts(variant: Variant, results: Sequence[Any], targets: Sequence[torch.Tensor]) -> bool:
-    """Whether stock torch refuses these results for these targets (it then says why itself)."""
+def conflicts(
+    variant: Variant,
+    results: Sequence[Any],
+    targets: Sequence[torch.Tensor],
+    stock: Callable[[], bool],
+) -> bool:
+    """Whether stock torch refuses these results for these targets (it then says why itself).
+
+    ``stock`` asks stock torch whether it takes the arguments; only ``out=`` tensors of
+    another dtype need its answer.
+    """
     for result, target in zip(results, targets, strict=True):
         if not isinstance(result, torch.Tensor) or not torch.can_cast(result.dtype, target.dtype):
             return True
-        if variant.in_place and result.shape != target.shape:
+        if variant.in_place:
+            if result.shape != target.shape:
+                return True
+        elif result.dtype != target.dtype and not stock():
             return True
     return False
 
@@ -136,6 +148,8 @@ def write(call: Call, results: Sequence[torch.Tensor], targets: Sequence[torch.T
     for result, target in zip(results, targets, strict=True):
         if result is target:
             continue
-        if result.shape != target.shape:
-            torch.ops.aten._resize_output_(target, list(result.shape), result.device)
-        target.copy_(store(call, result, target.dtype))
+        values = store(call, result, target.dtype)
+        if values.shape == target.shape:
+            target.copy_(values)
+        else:
+            torch.ops.aten.clone.out(values, out=target)
