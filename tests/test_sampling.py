@@ -13,7 +13,9 @@ import torch
 
 import fuzzytorch as ft
 from fuzzytorch.digits import significant
-from fuzzytorch.ensemble import Samples, sample
+from fuzzytorch.digits.quantiles import student_quantile
+from fuzzytorch.ensemble import Leaf, Samples, sample
+from fuzzytorch.ensemble.samples import FALSE_ALARM
 from fuzzytorch.rounding import MODES, Rounding
 
 X = torch.rand(5, 40, generator=torch.Generator().manual_seed(1))
@@ -119,6 +121,25 @@ def test_a_stock_value_within_the_noise_is_not_called_an_outlier() -> None:
     (leaf,) = sample(lambda: x @ w, n=10, seed=4).leaves
     assert leaf.outliers == 0
     assert 0 < leaf.excess.max() < 10
+
+
+def test_a_stock_value_that_is_one_more_sample_is_not_called_an_outlier() -> None:
+    # The false alarms of 20,000 elements together are as rare as those of one.
+    draws = 1.0 + 1e-3 * np.random.default_rng(0).standard_normal((11, 20_000))
+    leaf = Leaf("output", draws[1:], draws[0])
+    assert leaf.outliers == 0
+    limit = student_quantile(FALSE_ALARM, 9) * math.sqrt(1.1)
+    assert np.count_nonzero(leaf.excess > limit) > 5
+
+
+def test_what_is_read_from_samples_under_a_mode_is_not_perturbed() -> None:
+    outside, inside = (sample(product, n=3, seed=0) for _ in range(2))
+    with ft.fuzzy(mode="ud", seed=1):
+        read = inside.mean, inside.std, inside.digits, inside.lower, inside.z
+    for a, b in zip(
+        read, (outside.mean, outside.std, outside.digits, outside.lower, outside.z), strict=True
+    ):
+        assert torch.equal(a, b)
 
 
 def test_a_planted_difference_in_one_element_is_called_an_outlier() -> None:

@@ -30,7 +30,8 @@ def sample(
     generators of ``torch`` (CPU), ``numpy.random`` and ``random`` are put back to the same
     state before every run, so that dropout, initial weights and shuffling are the
     same in each, and once more at the end.  What ``fn`` itself changes (weights
-    that it trains, say) is not undone: copy it inside ``fn``.
+    that it trains, say) is not undone: copy it inside ``fn``.  Call this outside of any
+    mode, which the run without noise would not escape.
 
     Args:
         fn: returns any tree (tuples, lists, dicts, as torch knows them) of tensors,
