@@ -15,13 +15,13 @@ import torch
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.formula import Formula, binary32, fma, maximum, minimum, rounded, select
+from fuzzytorch.ops.pointwise import MUL
 from fuzzytorch.table import Row, Verdict
 
 SQRT_HALF = math.sqrt(0.5)
 
 GELU_SCALE, GELU_CUBE = math.sqrt(2.0 / math.pi), 0.044715
 
-MUL = Formula(lambda a, b: a * b)
 SIGMOID = Formula(lambda e: 1.0 / (1.0 + rounded(e)))
 SILU = Formula(lambda x, e: x / (1.0 + rounded(e)))
 GELU = Formula(lambda x, erf: x * 0.5 * (1.0 + rounded(erf)))

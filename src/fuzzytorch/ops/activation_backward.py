@@ -13,7 +13,6 @@ from fuzzytorch.ops.activation import (
     GELU_CUBE,
     GELU_INNER,
     GELU_SCALE,
-    MUL,
     SIGMOID,
     SQRT_HALF,
     exp_minus,
@@ -26,6 +25,7 @@ from fuzzytorch.ops.activation import (
 )
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.formula import Formula, binary32, fma, rounded, select
+from fuzzytorch.ops.pointwise import MUL
 from fuzzytorch.table import Row, Verdict
 
 GAUSS_DENSITY = 1.0 / math.sqrt(2.0 * math.pi)

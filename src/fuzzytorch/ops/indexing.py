@@ -14,11 +14,8 @@ from typing import Any
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula
+from fuzzytorch.ops.pointwise import DIV, MUL
 from fuzzytorch.table import Row, Verdict
-
-MUL = Formula(lambda a, b: a * b)
-DIV = Formula(lambda a, b: a / b)
 
 
 def _total(call: Call, start: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
@@ -28,7 +25,7 @@ def _total(call: Call, start: torch.Tensor, *sources: torch.Tensor) -> torch.Ten
         out is not None
         and out is start
         and out.is_contiguous()
-        and not any(torch._C._is_alias_of(x, out) for x in sources)
+        and not any(torch._C._is_alias_of(x, out) for x in sources)  # type: ignore[attr-defined]
     ):
         return out
     return start.to(torch.float32).clone(memory_format=torch.contiguous_format)
@@ -49,12 +46,24 @@ def _slices(x: torch.Tensor, dim: int) -> tuple[int, int, int]:
     return math.prod(x.shape[:dim]), x.shape[dim], math.prod(x.shape[dim + 1 :])
 
 
+def _checked(index: torch.Tensor, size: int) -> torch.Tensor:
+    """An index that kernels may follow.
+
+    Raises:
+        IndexError: a number outside ``0 .. size - 1``.
+    """
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+        raise IndexError(
+            f"index out of range: it holds {int(index.min())} to {int(index.max())}, "
+            f"and the dimension has size {size}."
+        )
+    return index.long()
+
+
 def _rows_of_slices(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
     """Which row of ``x.view(outer * size, inner)`` each slice named by ``index`` is, flat."""
     outer, size, _ = _slices(x, dim)
-    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
-        raise IndexError(f"index out of range: it must lie in 0 .. {size - 1}.")
-    index = index.reshape(-1).long()
+    index = _checked(index.reshape(-1), size)
     return (torch.arange(outer)[:, None] * size + index).view(-1)
 
 
@@ -65,11 +74,7 @@ def _places(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
     dim %= x.dim()
     size = x.shape[dim]
     index = index if index.dim() else index.unsqueeze(0)
-    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
-        raise RuntimeError(
-            f"index is out of bounds for dimension {dim} with size {size}: "
-            f"it must lie in 0 .. {size - 1}."
-        )
+    index = _checked(index, size)
     strides = [math.prod(x.shape[d + 1 :]) for d in range(x.dim())]
     place = index * strides[dim]
     for d, stride in enumerate(strides):
@@ -135,7 +140,7 @@ def index_add(
     if alpha != 1:
         source = MUL(call, source, alpha)
     call.accumulate(places, source.reshape(places.numel(), inner), total.view(-1, inner))
-    return _strided(total, self)
+    return total
 
 
 def scatter_add(
@@ -144,7 +149,7 @@ def scatter_add(
     """Adds every element of ``src`` that ``index`` covers."""
     total = _total(call, self, src)
     _add(call, _places(self, dim, index), _source(src, index), total)
-    return _strided(total, self)
+    return total
 
 
 def scatter_with(
@@ -158,7 +163,7 @@ def scatter_with(
     total = _total(call, self, src)
     combine = _add if reduce == "add" else _multiply
     combine(call, _places(self, dim, index), _source(src, index), total)
-    return _strided(total, self)
+    return total
 
 
 def scatter_reduce(
@@ -216,7 +221,7 @@ def _reduce_into(
         count = torch.full((total.numel(),), float(include_self))
         count.scatter_add_(0, places, torch.ones_like(source))
         total = DIV(call, total, count.clamp_(min=1.0).view(total.shape), out=total)
-    return _strided(total, start)
+    return total
 
 
 def index_put(
@@ -269,8 +274,8 @@ def put(
     if not accumulate:
         return torch.put(self, index, source)
     total = _total(call, self, source)
-    places = index.reshape(-1)
-    _add(call, torch.where(places < 0, places + self.numel(), places), source, total)
+    places = torch.where(index < 0, index + self.numel(), index).reshape(-1)
+    _add(call, _checked(places, self.numel()), source, total)
     return _strided(total, self)
 
 
@@ -289,6 +294,7 @@ def embedding_dense_backward(
     if padding_idx >= 0:
         kept = index != padding_idx
         index, grad = index[kept], grad[kept]
+    index = _checked(index, num_weights)
     if scale_grad_by_freq:
         counts = torch.bincount(index, minlength=num_weights)[index]
         grad = MUL(call, grad, (1.0 / counts.double()).float()[:, None])

@@ -15,9 +15,9 @@ import torch
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.formula import Formula, binary32, fma, select, single
+from fuzzytorch.ops.pointwise import MUL
 from fuzzytorch.table import Row, Verdict
 
-MUL = Formula(lambda a, b: a * b)
 MINUS_DISTANCE = Formula(lambda a, b: -abs(a - b))
 ADD_UNLESS = Formula(lambda keep, a, b, scale: select(keep, a, fma(b, scale, a)))
 MUL_IF = Formula(lambda condition, a, b: select(condition, a * b, 0.0))
