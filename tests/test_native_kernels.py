@@ -1,0 +1,277 @@
+"""Native kernels equal the reference backend bit for bit, on every instruction set."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from fuzzytorch.backends import cpu
+from fuzzytorch.backends.reference import ReferenceBackend
+from fuzzytorch.program import Program
+from fuzzytorch.rounding import MODES, PRESETS, Rounding
+from fuzzytorch.stream import Stream
+
+REFERENCE = ReferenceBackend()
+NATIVE = cpu.CpuBackend()
+ISAS = cpu.available_isas()
+STREAM = Stream(2026, 3, 41)
+GUARD = 16
+
+Run = Callable[[Any, torch.Tensor, Rounding, Stream], None]
+
+
+@pytest.fixture(autouse=True)
+def _restore_instruction_set() -> Iterator[None]:
+    before = cpu.isa()
+    yield
+    cpu.select_isa(before)
+
+
+def deviates(seed: int, *shape: int, spread: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    exponent = torch.randint(-spread, spread + 1, shape, generator=generator)
+    return torch.ldexp(torch.randn(shape, generator=generator), exponent)
+
+
+SPECIAL = torch.tensor(
+    [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-45, -3e-42, 3.4028235e38, 1.2e-38, 1.0, -1.5]
+)
+
+
+def edges(seed: int, count: int) -> torch.Tensor:
+    """Deviates over eighty binades, with every special value and pair of them in front."""
+    x = deviates(seed, count, spread=40)
+    pairs = torch.cartesian_prod(SPECIAL, SPECIAL)[:, seed % 2][:count]
+    x[: len(pairs)] = pairs
+    return x
+
+
+def bit_patterns(x: torch.Tensor) -> torch.Tensor:
+    """The bits of float32 values, with one pattern for all NaN."""
+    return torch.where(x.isnan(), torch.tensor(0x7FC00000, dtype=torch.int32), x.view(torch.int32))
+
+
+def assert_equal_everywhere(
+    run: Run, like: torch.Tensor, rounding: Rounding, places: int = 1
+) -> None:
+    """Compares the reference with each instruction set, writing into guarded memory."""
+    expected = like.clone()
+    run(REFERENCE, expected, rounding, STREAM)
+    for name in ISAS:
+        cpu.select_isa(name)
+        assert cpu.isa() == name
+        memory = torch.full((like.numel() * places + 2 * GUARD,), 777.0)
+        inside = memory[GUARD : GUARD + like.numel() * places].view(*like.shape, places)
+        actual = inside[..., 0]
+        actual.copy_(like)
+        run(NATIVE, actual, rounding, STREAM)
+        message = f"{name} differs from the reference under {rounding}"
+        assert torch.equal(bit_patterns(actual.clone()), bit_patterns(expected)), message
+        assert (memory[:GUARD] == 777.0).all() and (memory[-GUARD:] == 777.0).all()
+        assert (inside[..., 1:] == 777.0).all(), f"{name} wrote between the elements"
+
+
+every_rounding = pytest.mark.parametrize(
+    "rounding",
+    [Rounding.of(m, f) for m, f in itertools.product(MODES, PRESETS)],
+    ids=[f"{m}-{f}" for m, f in itertools.product(MODES, PRESETS)],
+)
+# Narrow formats share one kernel, which the elementwise laws go through in full.
+few_roundings = pytest.mark.parametrize(
+    "rounding",
+    [Rounding.of(m) for m in MODES] + [Rounding.of("sr", "float16"), Rounding.of("ud", "bfloat16")],
+    ids=[*MODES, "sr-float16", "ud-bfloat16"],
+)
+one_mode_per_policy = pytest.mark.parametrize(
+    "rounding",
+    [Rounding.of(m) for m in ("rn", "sr", "ud", "cestac", "away")],
+    ids=["rn", "sr", "ud", "cestac", "away"],
+)
+
+
+@every_rounding
+@pytest.mark.parametrize(
+    ("operation", "arity"),
+    [("add", 2), ("sub", 2), ("mul", 2), ("div", 2), ("sqrt", 1), ("fma", 3)],
+)
+def test_each_operation_on_special_values_and_eighty_binades(
+    operation: str, arity: int, rounding: Rounding
+) -> None:
+    program = Program(arity, 0, ((operation, *range(arity)),))
+    a, b = edges(0, 400), edges(1, 400)
+    operands = [a, b, torch.where(a.isfinite() & b.isfinite(), -a * b, a)][:arity]
+    assert_equal_everywhere(
+        lambda backend, out, r, s: backend.elementwise(program, operands, (), out, r, s),
+        torch.empty(400),
+        rounding,
+    )
+
+
+@every_rounding
+def test_storing_binary64_values_of_any_magnitude(rounding: Rounding) -> None:
+    program = Program(1, 0, (("round", 0),))
+    x = deviates(5, 600, spread=30).double() * torch.exp2(torch.linspace(-320, 300, 600).double())
+    x[:9] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 5e-324, 1e308, -1e-310, 1.0])
+    assert_equal_everywhere(
+        lambda backend, out, r, s: backend.elementwise(program, [x], (), out, r, s),
+        torch.empty(600),
+        rounding,
+    )
+
+
+PROGRAM = Program(
+    2,
+    2,
+    (
+        ("abs", 0),
+        ("mul", 4, 2),
+        ("neg", 5),
+        ("add", 6, 3),
+        ("max", 7, 1),
+        ("copysign", 8, 0),
+        ("select", 0, 9, 1),
+        ("fma", 10, 1, 0),
+        ("min", 11, 1),
+    ),
+)
+
+
+@few_roundings
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 63, 64, 65, 67, 1023, 1024, 1025, 2100])
+def test_programs_at_odd_sizes(count: int, rounding: Rounding) -> None:
+    a, b = edges(2, count), deviates(3, count, spread=3)
+    assert_equal_everywhere(
+        lambda backend, out, r, s: backend.elementwise(PROGRAM, [a, b], (0.1, 1 / 3), out, r, s),
+        torch.empty(count),
+        rounding,
+    )
+
+
+@one_mode_per_policy
+def test_programs_on_strided_transposed_and_broadcast_operands(rounding: Rounding) -> None:
+    a = deviates(4, 23, 7, 11).permute(2, 0, 1)[:, ::2]
+    b = deviates(5, 7).expand(11, 12, 7)
+    assert_equal_everywhere(
+        lambda backend, out, r, s: backend.elementwise(PROGRAM, [a, b], (0.1, 3.0), out, r, s),
+        torch.empty(11, 12, 7),
+        rounding,
+        places=3,
+    )
+
+
+KINDS = cpu.REDUCTIONS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 31, 32, 33, 64, 65, 511, 512, 513, 700, 1057])
+@few_roundings
+def test_reductions_at_odd_lengths(kind: str, length: int, rounding: Rounding) -> None:
+    x, y = deviates(6, 3, length), deviates(7, 3, length)
+    second = (y,) if kind == "dot" else ()
+    assert_equal_everywhere(
+        lambda backend, out, r, s: backend.reduce(kind, x, out, r, s, *second),
+        torch.empty(3),
+        rounding,
+        places=2,
+    )
+
+
+@one_mode_per_policy
+def test_a_reduction_of_several_chunks_over_strided_dimensions(rounding: Rounding) -> None:
+    x = deviates(8, 300, 2, 900).permute(1, 2, 0)
+    assert_equal_everywhere(
+        lambda backend, out, r, s: backend.reduce("sum", x, out, r, s), torch.empty(2), rounding
+    )
+
+
+@few_roundings
+@pytest.mark.parametrize("kind", ["sum", "prod"])
+@pytest.mark.parametrize("shape", [(1, 1), (18, 5), (3, 256), (17, 300)])
+def test_scans(kind: str, shape: tuple[int, int], rounding: Rounding) -> None:
+    x = deviates(9, shape[1], shape[0]).t()
+    assert_equal_everywhere(
+        lambda backend, out, r, s: backend.scan(kind, x, out, r, s), torch.empty(shape), rounding
+    )
+
+
+@few_roundings
+@pytest.mark.parametrize(
+    ("batch", "m", "k", "n"),
+    [(1, 1, 1, 1), (1, 3, 5, 7), (2, 9, 300, 17), (1, 15, 33, 67), (3, 8, 16, 16), (1, 2, 2100, 5)],
+)
+def test_matrix_products(batch: int, m: int, k: int, n: int, rounding: Rounding) -> None:
+    a, b = deviates(10, batch, m, k), deviates(11, batch, k, n)
+    assert_equal_everywhere(
+        lambda backend, out, r, s: backend.gemm(a, b, out, r, s),
+        torch.empty(batch, m, n),
+        rounding,
+    )
+
+
+@one_mode_per_policy
+def test_matrix_products_of_transposed_and_strided_matrices(rounding: Rounding) -> None:
+    a = deviates(12, 2, 37, 22)[:, :, ::2].transpose(1, 2)
+    b = deviates(13, 2, 29, 37).transpose(1, 2)
+    assert_equal_everywhere(
+        lambda backend, out, r, s: backend.gemm(a, b, out, r, s),
+        torch.empty(2, 11, 29),
+        rounding,
+        places=2,
+    )
+
+
+GEOMETRIES = [
+    ((1, 1, 1), (0, 0, 0), (1, 1, 1), 1),
+    ((1, 1, 1), (1, 1, 1), (1, 1, 1), 1),
+    ((1, 2, 1), (0, 1, 2), (1, 1, 2), 2),
+    ((2, 1, 3), (1, 1, 1), (1, 2, 1), 4),
+]
+
+
+@one_mode_per_policy
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("form", ["conv", "conv_transposed", "conv_weight"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_convolutions(form: str, geometry: Any, rounding: Rounding, channels_last: bool) -> None:
+    layout = torch.channels_last_3d if channels_last else torch.contiguous_format
+    x = deviates(14, 2, 4, 3, 5, 18).to(memory_format=layout)
+    weight = deviates(15, 8, 4 // geometry[3], 2, 3, 3).to(memory_format=layout)
+    result = torch.nn.functional.conv3d(x, weight, None, *geometry)
+    grad = deviates(16, *result.shape).to(memory_format=layout)
+    operands, like = {
+        "conv": ((x, weight), result),
+        "conv_transposed": ((grad, weight), x),
+        "conv_weight": ((x, grad), weight),
+    }[form]
+    assert_equal_everywhere(
+        lambda backend, out, r, s: getattr(backend, form)(*operands, out, *geometry, r, s),
+        torch.empty(like.shape),
+        rounding,
+    )
+
+
+@few_roundings
+@pytest.mark.parametrize(("count", "inner"), [(1, 1), (40, 37), (300, 1), (9, 1100)])
+def test_accumulation_into_repeated_rows(count: int, inner: int, rounding: Rounding) -> None:
+    generator = torch.Generator().manual_seed(17)
+    index = torch.randint(0, 5, (count,), generator=generator)
+    source, start = deviates(18, inner, count).t(), deviates(19, 5, inner)
+
+    def run(backend: Any, out: torch.Tensor, r: Rounding, s: Stream) -> None:
+        backend.accumulate(index, source, out, r, s)
+
+    assert_equal_everywhere(run, start, rounding)
+
+
+def test_more_instruction_sets_than_the_baseline_are_compared_where_they_exist() -> None:
+    assert ISAS[-1] == "baseline"
+    assert len(set(ISAS)) == len(ISAS)
+
+
+def test_an_impossible_instruction_set_is_named_with_the_possible_ones() -> None:
+    with pytest.raises(ValueError, match=f"sve.*{ISAS[0]}"):
+        cpu.select_isa("sve")
