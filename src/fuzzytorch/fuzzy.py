@@ -16,6 +16,7 @@ from torch.utils._contextlib import context_decorator
 from fuzzytorch import guards
 from fuzzytorch.backends import backend_named
 from fuzzytorch.lookup import resolve, unlowered
+from fuzzytorch.ops.admission import admit, needs_admission
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.coarse import NotInBinary64, estimated_operations
 from fuzzytorch.ops.dtypes import Arithmetic, accepted, arithmetic, in_float32, tensors, unusual
@@ -101,7 +102,8 @@ class fuzzy(dispatch.TorchDispatchMode):
         self._first_call = 0
         self._numbers = itertools.count()
         self._forks = 0
-        self._rows: dict[int, tuple[Any, Row]] = {}
+        # By id, which hashes faster than an overload; the entry keeps the overload alive.
+        self._rows: dict[int, tuple[Any, Row, bool]] = {}
         self._counts: dict[tuple[str, Verdict], list[Any]] = {}
         self._warned: set[str] = set()
         guards.continue_after_fork(self)
@@ -168,18 +170,25 @@ class fuzzy(dispatch.TorchDispatchMode):
             return NotImplemented
         known = self._rows.get(id(func))
         if known is None:
-            known = self._rows[id(func)] = (func, _row_of(func))
-        row = known[1]
+            known = self._rows[id(func)] = _known(func)
+        _, row, admission = known
         if row.verdict is Verdict.LOWERED and _source(row, func) in thread.lowering:
             # A decomposition that comes back to where it started.
             row = _unlowered(row, func)
         thread.handling = True
         try:
-            return self._run(row, func, args, kwargs or {})
+            return self._run(row, func, args, kwargs or {}, admission)
         finally:
             thread.handling = False
 
-    def _run(self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(
+        self,
+        row: Row,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        admission: bool = False,
+    ) -> Any:
         if row.function is None:
             if row.verdict is Verdict.EXACT:
                 self._count(row, Verdict.EXACT, 0)
@@ -202,6 +211,8 @@ class fuzzy(dispatch.TorchDispatchMode):
             return func(*args, **kwargs)
         if kind is Arithmetic.IMPOSSIBLE:
             return self._uncovered(row, func, args, kwargs, unusual(args, rest))
+        if admission:
+            admit(overload, args, rest)
         call = Call(overload, self.rounding, self.backend, self._next_stream, out)
         try:
             result = self._apply(row, call, kind, args, rest)
@@ -319,10 +330,13 @@ def _rounding(
     )
 
 
-def _row_of(func: Any) -> Row:
-    if isinstance(func, torch._ops.OpOverload):
-        return resolve(func)
-    return Row(str(func), Verdict.UNCOVERED, None, "it is not an operation of the dispatcher")
+def _known(func: Any) -> tuple[Any, Row, bool]:
+    """An overload, its row, and whether its calls are to be admitted by stock torch."""
+    if not isinstance(func, torch._ops.OpOverload):
+        why = "it is not an operation of the dispatcher"
+        return func, Row(str(func), Verdict.UNCOVERED, None, why), False
+    row = resolve(func)
+    return func, row, needs_admission(row, _source(row, func))
 
 
 def _source(row: Row, func: Any) -> Any:
