@@ -150,8 +150,8 @@ class Oracle:
         starts = range(0, len(pairs), 256)
         total = Fraction(0)
         for b, start in enumerate(starts):
-            acc = Fraction(0)
-            for k, (x, y) in enumerate(pairs[start : start + 256]):
+            acc, terms = Fraction(0), pairs[start : start + 256]
+            for k, (x, y) in enumerate(terms):
                 final = len(starts) == 1 and k == len(pairs) - 1
                 at = (row, block + b, column, k)
                 acc = self.op("fma", x, y, acc, at=at, ranged=final or not self.late)
@@ -159,7 +159,7 @@ class Oracle:
                 total = acc
             else:
                 final = b == len(starts) - 1
-                at = (row, block + b, column, 256)
+                at = (row, block + b, column, len(terms))
                 total = self.op("add", total, acc, at=at, ranged=final or not self.late)
         return total
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 from oracle import Oracle
 from primitive_cases import CASES, SINGLE, Case, integers, normal
 
-from fuzzytorch.backends.protocol import Backend
+from fuzzytorch.backends.protocol import REDUCE_CHUNK, Backend
 from fuzzytorch.backends.reference import ReferenceBackend
 from fuzzytorch.program import EXACT, OPCODES, ROUNDED, Program
 from fuzzytorch.rounding import MODES, Rounding
@@ -39,9 +41,12 @@ def test_every_primitive_of_the_protocol_and_every_operation_has_a_case() -> Non
 
 
 @every_case
-def test_a_primitive_equals_scalar_loops_over_fractions_in_every_mode(case: Case) -> None:
+def test_a_primitive_equals_scalar_loops_over_fractions(case: Case) -> None:
     inputs = case.build(normal(1))
-    for name, rounding in ROUNDINGS.items():
+    # Every mode for single operations; longer cases tell coordinates and orders apart.
+    names = ROUNDINGS if case in SINGLE else ("rn", "sr", "ud", "cestac", "sr-bfloat16")
+    for name in names:
+        rounding = ROUNDINGS[name]
         out = case.run(BACKEND, inputs, rounding, STREAM)
         expected = case.naive(Oracle(rounding, STREAM), inputs)
         wanted = np.array([float(v) for v in expected])
@@ -94,6 +99,23 @@ def test_another_stream_gives_other_results_in_random_modes_and_the_same_in_othe
             assert not torch.equal(first, second), mode
         else:
             assert torch.equal(first, second), mode
+
+
+@pytest.mark.parametrize("mode", ["sr", "ud"])
+def test_chunks_of_a_long_reduction_are_rows_of_a_short_one_that_are_added_in_turn(
+    mode: str,
+) -> None:
+    rounding, x = Rounding(mode), normal(14)(2, REDUCE_CHUNK + 40)
+    out, whole, rest = torch.empty(2), torch.empty(4), torch.empty(4)
+    BACKEND.reduce("sum", x, out, rounding, STREAM)
+    # Chunk c of row r has stream row 2 r + c.
+    first, second = x[:, :REDUCE_CHUNK], x[:, REDUCE_CHUNK:]
+    BACKEND.reduce("sum", first.repeat_interleave(2, 0), whole, rounding, STREAM)
+    BACKEND.reduce("sum", second.repeat_interleave(2, 0), rest, rounding, STREAM)
+    oracle = Oracle(rounding, STREAM)
+    for r in range(2):
+        terms = (Fraction(whole[2 * r].item()), Fraction(rest[2 * r + 1].item()))
+        assert out[r].item() == oracle.op("add", *terms, at=(2 * r, 4, 0, 1))
 
 
 def _random_patterns(count: int, seed: int) -> torch.Tensor:
@@ -233,15 +255,25 @@ def test_exact_operations_follow_their_definitions_on_zeros_and_nan() -> None:
         assert torch.equal(out[number].signbit(), wanted[number].signbit()), instruction
 
 
+@pytest.mark.parametrize("instruction", [("add", 0, 1), ("sub", 0, 2), ("fma", 0, 3, 1)])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_sum_that_cancels_is_plus_zero_in_every_mode(mode: str) -> None:
-    x, out = torch.tensor([1.5, 0.0, -0.0]), torch.empty(3)
-    BACKEND.elementwise(
-        Program(2, 0, (("sub", 0, 1),)), [x, torch.tensor([1.5, 0.0, 0.0])], [], out,
-        Rounding(mode), STREAM,
-    )  # fmt: skip
-    assert out.signbit().tolist() == [False, False, True]
+def test_a_sum_that_cancels_has_the_sign_that_ieee_arithmetic_gives_it(
+    mode: str, instruction: tuple[str | int, ...]
+) -> None:
+    count = 400
+    a = torch.tensor([1.5, 0.0, -0.0, 0.0, -0.0])[:, None].expand(5, count)
+    b = torch.tensor([-1.5, -0.0, 0.0, 0.0, -0.0])[:, None].expand(5, count)
+    out = torch.empty(5, count)
+    program = Program(4, 0, (instruction,))
+    BACKEND.elementwise(program, [a, b, -b, torch.ones(5, count)], [], out, Rounding(mode), STREAM)
     assert not out.any()
+    shares = out.signbit().double().mean(1).tolist()
+    if mode == "cestac":
+        # Fair coins: 4 standard deviations.
+        assert all(abs(share - 0.5) < 4 * 0.5 / math.sqrt(count) for share in shares[:3])
+    else:
+        assert shares[:3] == [float(mode == "down")] * 3
+    assert shares[3:] == [0.0, 1.0]
 
 
 def test_scalars_are_binary32_values() -> None:

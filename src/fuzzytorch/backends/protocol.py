@@ -13,8 +13,8 @@ operation that forms each output element (``ranged`` in
 :func:`~fuzzytorch.rounding.round_to_format`); every other mode and format, and
 ``reduce`` of kind ``prod``, applies the range to every operation.
 
-Signs of zero: an exact sum of two opposite numbers is +0 in every mode (also in
-``down``); every other zero has the sign of IEEE 754.  Where binary32 operands
+Signs of zero are those of IEEE 754: a sum that is zero by cancellation is -0 in
+``down``, and in ``cestac`` where the draw is 0; else it is +0.  Where operands
 give NaN in IEEE 754, the result is NaN; its payload means nothing.
 """
 

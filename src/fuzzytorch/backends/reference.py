@@ -58,6 +58,8 @@ class ReferenceBackend:
         y: torch.Tensor | None = None,
     ) -> None:
         rows = out.numel()
+        if rows == 0:
+            return
         terms = x.reshape(rows, -1)
         others = None if y is None else y.reshape(rows, -1)
         reduction = Reduction(kind, terms, others, rounding, stream)
