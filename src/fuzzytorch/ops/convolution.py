@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.pointwise import ADD
@@ -81,7 +82,8 @@ def _allocate(shape: Sequence[int], x: torch.Tensor, weight: torch.Tensor) -> to
 
 def _suggests(x: torch.Tensor, memory_format: torch.memory_format) -> bool:
     """Whether the strides of a tensor say that its channels are last."""
-    return not x.is_contiguous() and x.is_contiguous(memory_format=memory_format)
+    # By strides alone: a tensor may be contiguous in both senses, and stock looks no further.
+    return suggest_memory_format(x) == memory_format
 
 
 def _output_shape(
