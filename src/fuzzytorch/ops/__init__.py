@@ -14,6 +14,7 @@ FAMILIES: Final = (
     "activation_backward",
     "indexing",
     "optimizer",
+    "scaling",
     "linear_algebra",
     "convolution",
     "reduction",
@@ -22,5 +23,6 @@ FAMILIES: Final = (
     "softmax",
     "pooling",
     "loss",
+    "coarse",
 )
 """Modules of this package that hold rows; a name without its file is an error."""
