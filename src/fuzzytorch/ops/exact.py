@@ -59,7 +59,7 @@ _GROUPS: Final[Mapping[str, str]] = {
         ge gt histc isclose isin isinf isnan isneginf isposinf le logical_and logical_not
         logical_or logical_xor lt ne nonzero nonzero_static searchsorted signbit
         _assert_async _functional_assert_async _assert_tensor_metadata is_same_size is_set_to
-        _has_same_storage_numel _amp_foreach_non_finite_check_and_unscale_
+        _has_same_storage_numel
     """,
     "one copy or fill per tensor of the list": """
         _foreach_zero _foreach_zero_ _foreach_abs _foreach_abs_ _foreach_neg _foreach_neg_

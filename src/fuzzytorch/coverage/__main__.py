@@ -1,0 +1,7 @@
+"""``python -m fuzzytorch.coverage`` prints the documentation page."""
+
+from __future__ import annotations
+
+from fuzzytorch.coverage.page import page
+
+print(page(), end="")
