@@ -211,7 +211,9 @@ def _distance_terms(
     if p == 1:
         return MUL(call, difference.sign(), grad)
     if math.isinf(p):
-        attained = difference.sign() * (difference.abs() == distance)
+        # The distance was rounded on its own, so that comparing with it could find no maximum.
+        sizes = difference.abs()
+        attained = difference.sign() * (sizes == sizes.amax(-1, keepdim=True))
         return MUL(call, attained, grad)
     if p == 2:
         terms = QUOTIENT_OF_PRODUCT(call, difference, grad, distance)
