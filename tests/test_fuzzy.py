@@ -401,11 +401,11 @@ class TestPaths:
         assert verdicts(mode, "aten.mul.Tensor") == {Verdict.ROUNDED: 1}
 
     def test_a_custom_operation_runs_is_counted_and_warned_about_once(self, cube):
-        with ft.fuzzy("sr", seed=0) as mode, pytest.warns(UserWarning) as caught:
+        with ft.fuzzy("sr", seed=0) as mode, pytest.warns(UserWarning, match="cube") as caught:
             for _ in range(3):
                 y = cube(X)
         assert torch.equal(y, X**3)
-        assert ["fuzzytorch_test.cube" in str(w.message) for w in caught] == [True]
+        assert len(caught) == 1
         assert verdicts(mode, "fuzzytorch_test.cube.default") == {Verdict.UNCOVERED: 3}
         assert mode.coverage.share(Verdict.UNCOVERED) == 1
 

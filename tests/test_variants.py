@@ -103,8 +103,9 @@ def calls_that_stock_refuses():
     yield "in-place result too large", lambda: randn(4).mul_(randn(3, 4))
     yield "several elements at one address", lambda: torch.ones(1).expand(4).add_(y)
     yield "shapes that do not broadcast", lambda: x + randn(3)
-    yield "out= of another dtype in a product", lambda: torch.mm(
-        randn(2, 2), randn(2, 2), out=torch.empty(2, 2, dtype=torch.float64)
+    yield (
+        "out= of another dtype in a product",
+        lambda: torch.mm(randn(2, 2), randn(2, 2), out=torch.empty(2, 2, dtype=torch.float64)),
     )
     yield "a leaf that requires a gradient", lambda: x.clone().requires_grad_().add_(y)
 

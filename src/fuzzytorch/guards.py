@@ -80,7 +80,7 @@ class _Installed:
         self._stance: Any = None
         self._stock_start = threading.Thread.start
         self._stock_compile = torch.compile
-        threading.Thread.start = self._wrapped_start()  # type: ignore[method-assign]
+        threading.Thread.start = self._wrapped_start()  # type: ignore[method-assign, assignment]
         # Without the compiler there is nothing compiled, and importing it takes seconds.
         if "torch._dynamo" in sys.modules:
             self._run_eagerly()

@@ -47,7 +47,9 @@ def _in_binary64(overload: Any) -> Callable[..., Any]:
             result = overload(*wide_args, **wide_kwargs)
         except (RuntimeError, NotImplementedError) as error:
             raise NotInBinary64 from error
-        results = result if isinstance(result, (list, tuple)) else (result,)
+        results = tuple(result) if isinstance(result, (list, tuple)) else (result,)
+        if any(isinstance(y, torch.Tensor) and y.layout is not torch.strided for y in results):
+            raise NotInBinary64
         dtypes = result_dtypes(overload, args, kwargs) or _promoted(results, args, kwargs)
         stored = tuple(
             store(call, y, dtype) if isinstance(y, torch.Tensor) and dtype is not None else y
@@ -70,9 +72,7 @@ def _promoted(
     results: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[torch.dtype | None, ...]:
     """Float64 results come back in the dtype of the first floating-point argument."""
-    dtype = next(
-        (x.dtype for x in tensors(args, kwargs) if x.is_floating_point()), torch.float32
-    )
+    dtype = next((x.dtype for x in tensors(args, kwargs) if x.is_floating_point()), torch.float32)
     return tuple(
         (dtype if y.dtype == torch.float64 else y.dtype) if isinstance(y, torch.Tensor) else None
         for y in results

@@ -21,9 +21,7 @@ from fuzzytorch.rounding import Rounding
 NARROW: Final = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 """Floating-point dtypes with a store of their own, and the format of that store."""
 
-_OTHER: Final = frozenset(
-    {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
-)
+_OTHER: Final = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 
 
 class Arithmetic(enum.Enum):
@@ -104,10 +102,12 @@ def unusual(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     for x in tensors(args, kwargs):
         if x.layout is not torch.strided:
             return f"layout {str(x.layout).removeprefix('torch.')}"
-    dtypes = {x.dtype for x in tensors(args, kwargs)} | {kwargs.get("dtype")}
+    dtypes = {x.dtype for x in tensors(args, kwargs)}
+    if kwargs.get("dtype") is not None:
+        dtypes.add(kwargs["dtype"])
     names = {
         str(dtype).removeprefix("torch.")
-        for dtype in dtypes - {None, torch.float32, *NARROW}
+        for dtype in dtypes - {torch.float32, *NARROW}
         if dtype.is_floating_point or dtype.is_complex or dtype in _OTHER
     }
     return "dtype " + " and ".join(sorted(names))
@@ -157,9 +157,7 @@ def rounded_to(call: Call, y: torch.Tensor, format: str) -> torch.Tensor:
 
     The format is narrowed further where the rounding of the mode is narrower.
     """
-    inner = Call(
-        call.overload, _narrower(call.rounding, format), call.backend, call._next_stream
-    )
+    inner = Call(call.overload, _narrower(call.rounding, format), call.backend, call._next_stream)
     rounded = inner.elementwise(ROUND, y)
     call.operations += inner.operations
     return rounded

@@ -39,7 +39,9 @@ _GROUPS: Final[Mapping[str, str]] = {
         transpose_ as_strided_ swapaxes_ swapdims_ _resize_output_ _copy_from
         _copy_from_and_resize max_unpool2d max_unpool3d scatter.src scatter.value scatter.src_out
         scatter.value_out _lazy_clone _reshape_alias_copy values_copy _values_copy _conj_copy
-        _neg_view_copy set fill_diagonal_ _nested_view_from_buffer_copy to_mkldnn to_dense
+        _neg_view_copy set fill_diagonal_ _nested_view_from_buffer_copy to_mkldnn to_dense lu_unpack
+        masked_scatter_backward to_padded_tensor _to_sparse _to_sparse_csr _to_sparse_csc
+        _to_sparse_bsr _to_sparse_bsc
     """,
     "selection: every result is one of the operands": """
         amax aminmax amin clamp clamp_max clamp_min cummax cummin _cummax_helper _cummin_helper
@@ -51,15 +53,15 @@ _GROUPS: Final[Mapping[str, str]] = {
         softshrink_backward mkldnn_max_pool2d mkldnn_max_pool3d
     """,
     "the result of the operation is always a number of the format": """
-        _conj_physical abs ceil copysign floor fmod frac frexp heaviside neg nextafter round.default sgn
-        sign trunc
+        _conj_physical abs ceil copysign floor fmod frac frexp heaviside neg nextafter
+        round.default sgn sign trunc
     """,
     "a comparison or a count: it reads values and is never perturbed": """
         _is_all_true _is_any_true all allclose any argmax argmin bucketize count_nonzero eq equal
         ge gt histc isclose isin isinf isnan isneginf isposinf le logical_and logical_not
         logical_or logical_xor lt ne nonzero nonzero_static searchsorted signbit
         _assert_async _functional_assert_async _assert_tensor_metadata is_same_size is_set_to
-        _has_same_storage_numel
+        _has_same_storage_numel hash_tensor
     """,
     "one copy or fill per tensor of the list": """
         _foreach_zero _foreach_zero_ _foreach_abs _foreach_abs_ _foreach_neg _foreach_neg_

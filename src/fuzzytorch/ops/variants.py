@@ -30,9 +30,9 @@ def variant_of(overload: Any) -> Variant | None:
         base = _functional(schema.name, schema.arguments, outs)
         return None if base is None else Variant(base, outs)
     name = schema.name
-    if len(written) > 1 or (schema.arguments[0] is not written[0] and (
-        schema.arguments[0].name != written[0].name
-    )):
+    if len(written) > 1 or (
+        schema.arguments[0] is not written[0] and (schema.arguments[0].name != written[0].name)
+    ):
         return None
     if name.endswith("__") and name.split("::")[1].startswith("__i"):
         name = name.replace("::__i", "::__")
@@ -111,7 +111,7 @@ def _overlaps_itself(x: torch.Tensor) -> bool:
 
 
 def _entangled(x: torch.Tensor, target: torch.Tensor) -> bool:
-    if not torch._C._is_alias_of(x, target):
+    if not torch._C._is_alias_of(x, target):  # type: ignore[attr-defined]
         return False
     return (
         x.data_ptr() != target.data_ptr()
