@@ -32,14 +32,9 @@ RECORDED: Final = {"sr": "verrou_average.npz", "cestac": "verrou_random.npz"}
 _GELU = (
     "stock evaluates erf by a polynomial in binary32, each step of which scatters; we round it once"
 )
-_CHAIN = (
-    "stock adds a weight gradient over all images and positions in one chain, we in blocks of 256"
-)
 REASONS: Final = {
     ("sr", "gelu"): _GELU,
     ("cestac", "gelu"): _GELU,
-    ("sr", "grad_conv1"): _CHAIN,
-    ("cestac", "grad_conv1"): _CHAIN,
 }
 """Why a median ratio lies outside the range, for a mode and an operation."""
 

@@ -14,7 +14,7 @@ namespace prism {
 namespace {
 
 // Both packed operands of a pass stay within a second-level cache.
-constexpr std::int64_t kChunkK = 2048;
+constexpr std::int64_t kChunkK = 10 * kKBlock;
 constexpr std::int64_t kChunkBytes = 1 << 22;
 
 struct Contraction {
@@ -28,6 +28,7 @@ struct Contraction {
   std::function<void(std::int64_t j0, std::int64_t n, Axis* b, std::int64_t* out)> column_axis;
   std::int32_t size[3] = {1, 1, 1};
   bool bounded = false;
+  bool chained = false;
   float* out;
   std::uint64_t row = 0, block = 0;
 };
@@ -138,6 +139,7 @@ class Pass {
     m.out_column = out_column;
     m.columns = columns;
     m.contiguous = contiguous;
+    m.chained = c_.chained;
     kernel_.multiply(context_.rounding, key_, m);
   }
 
@@ -462,6 +464,9 @@ void conv_weight(const Context& context, const View<const float>& x,
     };
     for (int i = 0; i < 3; ++i) c.size[i] = static_cast<std::int32_t>(in[i]);
     c.bounded = bounded;
+    // Stock kernels add all images and positions in one chain, but for 1x1 kernels, which
+    // they hand to a matrix product.
+    c.chained = kernel[0] * kernel[1] * kernel[2] > 1;
     c.out = out.data + group * rows * out.stride[0];
     c.row = static_cast<std::uint64_t>(group * rows);
     return c;

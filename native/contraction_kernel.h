@@ -165,20 +165,21 @@ void multiply_rows(const P& policy, const Key& key, const Multiply& m, std::int6
     Wide acc[R];
     Generator generator[R];
     PRISM_UNROLL for (int r = 0; r < R; ++r) {
-      acc[r] = Wide{};
+      acc[r] = m.chained ? total[r] : Wide{};
       generator[r] = Generator(key, m.row + first_row + r, m.block + block, m.group);
     }
     const Packed* ka = a + k0 * kRowPack;
     const float* kb = m.panel + k0 * kGroup;
-    // The last operation of an output is the ranged one: here when there is one block.
-    const bool peel = last_block && block == 0;
+    // The last operation of an output is the ranged one: a product, unless a block is added.
+    const bool adds = block > 0 && !m.chained;
+    const bool peel = last_block && !adds;
     const int plain = peel ? count - 1 : count;
     for (int step = 0; step < plain; ++step, ka += kRowPack, kb += kGroup) {
       accumulate_step<P, R, false>(policy, key, ka, kb, step, generator, acc);
     }
     if (peel) accumulate_step<P, R, true>(policy, key, ka, kb, plain, generator, acc);
     PRISM_UNROLL for (int r = 0; r < R; ++r) {
-      if (block == 0) {
+      if (!adds) {
         total[r] = acc[r];
         continue;
       }

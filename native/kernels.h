@@ -15,9 +15,10 @@ namespace prism {
 constexpr std::int64_t kGroup = 16;       // columns that share a generator state
 constexpr std::int64_t kTile = 1024;      // elements of an elementwise tile
 constexpr std::int64_t kTileLanes = 64;   // columns of an elementwise tile
-constexpr std::int64_t kKBlock = 256;     // products accumulated from zero
+constexpr std::int64_t kKBlock = 192;     // products accumulated from zero
 constexpr std::int64_t kRowPack = 8;      // rows packed side by side
 constexpr std::int64_t kReduceLanes = 32;
+constexpr std::int64_t kSquareLanes = 8;  // of sums of squares
 constexpr std::int64_t kReduceFan = 16;
 constexpr std::int64_t kReduceChunk = kReduceLanes * kReduceFan * kReduceFan * kReduceFan;
 constexpr std::int64_t kScanBlock = 256;
@@ -64,6 +65,7 @@ struct Multiply {
   const std::int64_t* out_column;  // offset of each column in `out`
   std::int64_t columns;
   bool contiguous;  // all sixteen columns lie side by side in `out`
+  bool chained;     // blocks continue the accumulation instead of starting from zero
 };
 
 struct Instruction {

@@ -29,9 +29,6 @@ template <class P, Reduction kind, bool ranged>
 PRISM_INLINE typename P::Wide first_term(const P& policy, typename P::Wide x, typename P::Wide y,
                                          typename P::Draw d) {
   if constexpr (kind == Reduction::sum_abs) return magnitude(x);
-  if constexpr (kind == Reduction::sum_squares) {
-    return policy.template apply<Op::mul, ranged>(x, x, x, d);
-  }
   if constexpr (kind == Reduction::dot) return policy.template apply<Op::mul, ranged>(x, y, x, d);
   return x;
 }
@@ -41,9 +38,6 @@ PRISM_INLINE typename P::Wide next_term(const P& policy, typename P::Wide acc, t
                                         typename P::Wide y, typename P::Draw d) {
   if constexpr (kind == Reduction::sum_abs) {
     return policy.template apply<Op::add, ranged>(acc, magnitude(x), acc, d);
-  }
-  if constexpr (kind == Reduction::sum_squares) {
-    return policy.template apply<Op::fma, ranged>(x, x, acc, d);
   }
   if constexpr (kind == Reduction::dot) {
     return policy.template apply<Op::fma, ranged>(x, y, acc, d);
@@ -228,6 +222,42 @@ double chunk_total(const P& policy, const Key& key, const ReduceChunk& c) {
   return across_lanes<P, kind>(policy, key, c.row, lane, lanes, c.last);
 }
 
+// Sums of squares: eight lanes, one chain each, as the vector kernel of stock torch adds them.
+template <class P>
+double squares_total(const P& policy, const Key& key, const ReduceChunk& c) {
+  using Wide = typename P::Wide;
+  const std::int64_t steps = (c.count + kSquareLanes - 1) / kSquareLanes;
+  const bool alone = c.last && c.count == 1;
+  Generator generator(key, c.row, 0, 0);
+  Wide acc = {};
+  typename P::Packed before[kLanes] = {}, lane[kReduceLanes + kLanes] = {};
+  for (std::int64_t v = 0; v < steps; ++v) {
+    const float* from = c.x + v * kSquareLanes;
+    float padded[kLanes] = {};
+    // The upper half of a register repeats the next step and is ignored.
+    if (v >= steps - 2) {
+      const std::int64_t left = c.count - v * kSquareLanes;
+      for (int i = 0; i < kSquareLanes && i < left; ++i) padded[i] = from[i];
+      from = padded;
+    }
+    if (v == steps - 1) store(before, acc);
+    const Wide x = P::load(from);
+    const typename P::Draw d = policy.draw(generator, (int)v);
+    if (v == 0) {
+      acc = alone ? policy.template apply<Op::mul, true>(x, x, x, d)
+                  : policy.template apply<Op::mul, false>(x, x, x, d);
+    } else {
+      acc = policy.template apply<Op::fma, false>(x, x, acc, d);
+    }
+    if (policy.advances((int)v)) generator.advance(key);
+  }
+  store(lane, acc);
+  const int tail = (int)(c.count - (steps - 1) * kSquareLanes);
+  for (int i = tail; i < kSquareLanes; ++i) lane[i] = before[i];
+  const int lanes = (int)(c.count < kSquareLanes ? c.count : kSquareLanes);
+  return across_lanes<P, Reduction::sum_squares>(policy, key, c.row, lane, lanes, c.last);
+}
+
 template <class P, Reduction kind>
 double join_chunks(const P& policy, const Key& key, const ReduceTotals& t) {
   using Wide = typename P::Wide;
@@ -267,7 +297,12 @@ inline double reduce_chunk(const Rounding& rounding, const Block& key_block,
   double total = 0;
   with_policy(rounding, [&](auto policy) {
     with_kind(c.kind, [&](auto kind) {
-      total = chunk_total<decltype(policy), decltype(kind)::value>(policy, key, c);
+      using P = decltype(policy);
+      if constexpr (decltype(kind)::value == Reduction::sum_squares) {
+        total = squares_total<P>(policy, key, c);
+      } else {
+        total = chunk_total<P, decltype(kind)::value>(policy, key, c);
+      }
     });
   });
   return total;

@@ -145,17 +145,19 @@ class Oracle:
         y = round_fraction(x, self.draw(*at), self.rounding, ranged)
         return Fraction(y) if math.isfinite(y) else y
 
-    def products(self, pairs: Pairs, row: int, column: int, block: int = 0) -> Number:
+    def products(
+        self, pairs: Pairs, row: int, column: int, block: int = 0, chained: bool = False
+    ) -> Number:
         """The accumulation of ``gemm`` and the convolutions."""
-        starts = range(0, len(pairs), 256)
+        starts = range(0, len(pairs), 192)
         total = Fraction(0)
         for b, start in enumerate(starts):
-            acc, terms = Fraction(0), pairs[start : start + 256]
+            acc, terms = total if chained else Fraction(0), pairs[start : start + 192]
             for k, (x, y) in enumerate(terms):
-                final = len(starts) == 1 and k == len(pairs) - 1
+                final = (chained or len(starts) == 1) and start + k == len(pairs) - 1
                 at = (row, block + b, column, k)
                 acc = self.op("fma", x, y, acc, at=at, ranged=final or not self.late)
-            if b == 0:
+            if b == 0 or chained:
                 total = acc
             else:
                 final = b == len(starts) - 1
@@ -171,7 +173,8 @@ class Oracle:
         for c in range(chunks):
             row = r * chunks + c
             pairs = list(zip(xs, ys, strict=True))[c * 131072 : (c + 1) * 131072]
-            lanes = [self._lane(kind, pairs[j::32], row, j, len(xs) > 1) for j in range(32)]
+            add_lane, n = (self._squares, 8) if kind == "sum_squares" else (self._lane, 32)
+            lanes = [add_lane(kind, pairs[j::n], row, j, len(xs) > 1) for j in range(n)]
             lanes = [lane for lane in lanes if lane is not None]
             for j in range(min(8, len(lanes))):
                 for step, other in enumerate(lanes[j + 8 :: 8], 1):
@@ -189,6 +192,18 @@ class Oracle:
                 total = self.op(join, total, here, at=at, ranged=final or not late)
         return total
 
+    def _squares(
+        self, kind: str, pairs: Pairs, row: int, column: int, joined: bool
+    ) -> Number | None:
+        """A lane of a sum of squares: one chain."""
+        ranged = not self.late or not joined
+        acc: Number | None = None
+        for v, (x, y) in enumerate(pairs):
+            terms = (x, y) if acc is None else (x, y, acc)
+            name = "mul" if acc is None else "fma"
+            acc = self.op(name, *terms, at=(row, 0, column, v), ranged=ranged)
+        return acc
+
     def _lane(self, kind: str, pairs: Pairs, row: int, column: int, joined: bool) -> Number | None:
         """A lane as three nested chains: of terms, of runs of 16, of 16 such runs."""
         join = "mul" if kind == "prod" else "add"
@@ -196,9 +211,9 @@ class Oracle:
         chains: list[Number | None] = [None, None, None]
         for v, (x, y) in enumerate(pairs):
             at, acc = (row, 0, column, v), chains[0]
-            if kind in ("dot", "sum_squares") and acc is None:
+            if kind == "dot" and acc is None:
                 chains[0] = self.op("mul", x, y, at=at, ranged=ranged)
-            elif kind in ("dot", "sum_squares"):
+            elif kind == "dot":
                 chains[0] = self.op("fma", x, y, acc, at=at, ranged=ranged)
             else:
                 chains[0] = x if acc is None else self.op(join, acc, x, at=at, ranged=ranged)

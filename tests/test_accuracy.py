@@ -26,7 +26,3 @@ def test_one_long_chain_and_very_short_chains_would_be_noticed(k: int) -> None:
 
 def test_products_are_compared_from_small_to_large() -> None:
     assert {f"mm 64x{k}x64" for k in (16, 256, 1024, 8192)} <= {case.name for case in CASES}
-
-
-def test_a_case_without_a_lower_bound_says_why() -> None:
-    assert all(case.why for case in CASES if case.at_most)

@@ -85,7 +85,12 @@ class CpuBackend:
         _prism.scan(_context(rounding, stream), kind == "prod", _view(x), _view(out))
 
     def gemm(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, rounding: Rounding, stream: Stream
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor,
+        rounding: Rounding,
+        stream: Stream,
     ) -> None:
         _prism.gemm(_context(rounding, stream), _view(a), _view(b), _view(out))
 

@@ -29,11 +29,14 @@ from fuzzytorch.program import Program
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.stream import Stream
 
-K_BLOCK = 256
+K_BLOCK = 192
 """Products that ``gemm`` and ``conv*`` accumulate from zero before they join the total."""
 
 REDUCE_LANES = 32
 """Interleaved chains of a reduction."""
+
+SQUARE_LANES = 8
+"""Interleaved chains of a sum of squares."""
 
 REDUCE_FAN = 16
 """Terms added at one level of a reduction before their total moves up."""
@@ -43,6 +46,9 @@ REDUCE_CHUNK = REDUCE_LANES * REDUCE_FAN**3
 
 SCAN_ROWS = 16
 """Neighbouring rows of a scan that share a state."""
+
+SCAN_BLOCK = 256
+"""Steps of a scan between two starts of its generator."""
 
 
 class Backend(Protocol):
@@ -104,6 +110,10 @@ class Backend(Protocol):
         * block 4: chunk totals are chained in order: row ``r * chunks``, column 0,
           step ``c`` for adding chunk ``c >= 1``.
 
+        ``sum_squares`` differs: within a chunk, element ``k`` belongs to lane ``k % 8`` (the
+        column), each lane is a single chain (block 0, step ``k // 8``), and block 3 chains
+        the lanes.  (Stock torch adds so, with one vector register as accumulator.)
+
         Blocks 1 to 4 add, or multiply for ``prod``; a total that is the first of its
         chain is taken as it is.  In ``sr`` to binary32 the last operation of these is
         the ranged one, of ``prod`` all are.  Where no operation happens at all
@@ -131,8 +141,8 @@ class Backend(Protocol):
         """``out[i] = a[i] @ b[i]`` for ``(B, M, K)``, ``(B, K, N)``, ``(B, M, N)``, ``K >= 1``.
 
         Output ``(i, m, n)``: row ``i * M + m``, column ``n``.  Product ``k`` is accumulated
-        as ``acc = fma(a, b, acc)`` with ``acc = 0`` at the start of every block of 256
-        (block ``k // 256``, step ``k % 256``).  The first block is the total; each further
+        as ``acc = fma(a, b, acc)`` with ``acc = 0`` at the start of every block of 192
+        (block ``k // 192``, step ``k % 192``).  The first block is the total; each further
         block is added to it (its block number, step = products in that block).
         """
 
@@ -174,9 +184,9 @@ class Backend(Protocol):
         stride; phase ``f`` = row-major ``(d % sd, h % sh, w % sw)`` of residues ``r``.
         The taps of a phase are the ``t`` with ``(r + padding - t * dilation) % stride == 0``
         in every dimension (positions outside the input contribute the product with
-        zero); ``k`` runs over row-major ``(o, taps)``, taps increasing, in blocks of 256.
+        zero); ``k`` runs over row-major ``(o, taps)``, taps increasing, in blocks of 192.
         Output channel ``c``: row ``c``; column = row-major ``(n, d // sd, h // sh, w // sw)``
-        within the phase; block ``f * ceil(O/groups * kd*kh*kw / 256) + k // 256``.  A phase
+        within the phase; block ``f * ceil(O/groups * kd*kh*kw / 192) + k // 192``.  A phase
         without taps yields +0 without a draw.
         """
 
@@ -194,8 +204,10 @@ class Backend(Protocol):
     ) -> None:
         """Gradient of ``conv`` with respect to its weight, ``out`` ``(O, C/groups, kd, kh, kw)``.
 
-        The order of ``gemm`` over ``k`` = row-major ``(n, d, h, w)`` of ``grad``; row ``o``,
-        column = row-major ``(c, kd, kh, kw)``.
+        Over ``k`` = row-major ``(n, d, h, w)`` of ``grad``; row ``o``, column = row-major
+        ``(c, kd, kh, kw)``.  Kernels of several taps accumulate in one chain, as stock
+        kernels do: a block of 192 continues from the one before.  Kernels of one tap have
+        the order of ``gemm``.
         """
 
     def accumulate(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from fuzzytorch.backends.protocol import REDUCE_CHUNK, REDUCE_FAN, REDUCE_LANES
+from fuzzytorch.backends.protocol import REDUCE_CHUNK, REDUCE_FAN, REDUCE_LANES, SQUARE_LANES
 from fuzzytorch.backends.rounded import Draws, keeps_binary64_range, rounded
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.stream import Stream
@@ -30,6 +30,7 @@ class Reduction:
             raise ValueError(f"unknown reduction {kind!r}: choose one of {', '.join(self._KINDS)}.")
         if (kind == "dot") != (y is not None):
             raise ValueError(f"a second tensor belongs to dot and to no other kind, not {kind!r}.")
+        self._kind = kind
         self._x = x.double().abs() if kind == "sum_abs" else x.double()
         self._y = self._x if kind == "sum_squares" else None if y is None else y.double()
         self._combine = "mul" if kind == "prod" else "add"
@@ -52,13 +53,18 @@ class Reduction:
         """The total of chunk ``c``: ``(rows, 1)``."""
         rows = self._rows * chunks + c
         length = min(REDUCE_CHUNK, self._x.shape[1] - c * REDUCE_CHUNK)
+        lanes, add_lanes = (
+            (SQUARE_LANES, self._single_chains)
+            if self._kind == "sum_squares"
+            else (REDUCE_LANES, self._lanes)
+        )
         # Lanes below `long` hold one term more than the others.
-        steps, long = divmod(length, REDUCE_LANES)
+        steps, long = divmod(length, lanes)
         parts = []
         if long:
-            parts.append(self._lanes(c, rows, steps + 1, slice(0, long)))
+            parts.append(add_lanes(c, rows, steps + 1, slice(0, long)))
         if steps:
-            parts.append(self._lanes(c, rows, steps, slice(long, REDUCE_LANES)))
+            parts.append(add_lanes(c, rows, steps, slice(long, lanes)))
         return self._across_lanes(torch.cat(parts, -1), rows, last=chunks == 1)
 
     def _lanes(self, c: int, rows: torch.Tensor, steps: int, lanes: slice) -> torch.Tensor:
@@ -80,6 +86,17 @@ class Reduction:
             return total
 
         return self._chain(0, math.ceil(runs / REDUCE_FAN), second_chain, draws[2], lanes)
+
+    def _single_chains(self, c: int, rows: torch.Tensor, steps: int, lanes: slice) -> torch.Tensor:
+        """The same for sums of squares, whose lanes are not cut into runs."""
+        draws = self._draws(rows, 0, SQUARE_LANES)
+        total = None
+        for v in range(steps):
+            start = c * REDUCE_CHUNK + v * SQUARE_LANES
+            place = slice(start + lanes.start, start + lanes.stop)
+            total = self._add_term(total, place, _column(draws.at(v), lanes))
+        assert total is not None
+        return total
 
     def _chain(
         self,

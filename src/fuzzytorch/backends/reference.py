@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fuzzytorch.backends.protocol import K_BLOCK, SCAN_ROWS
+from fuzzytorch.backends.protocol import K_BLOCK, SCAN_BLOCK, SCAN_ROWS
 from fuzzytorch.backends.reduction import Reduction
 from fuzzytorch.backends.rounded import Draws, keeps_binary64_range, rounded
 from fuzzytorch.backends.windows import Axis, conv_axes, phase_axes, windows
@@ -77,9 +77,9 @@ class ReferenceBackend:
         prefixes = [terms[:, 0]] if length else []
         draws = Draws(rounding, stream, rows, 0, SCAN_ROWS)
         for k in range(1, length):
-            if k % K_BLOCK == 0:
-                draws = Draws(rounding, stream, rows, k // K_BLOCK, SCAN_ROWS)
-            draw = draws.at(k % K_BLOCK)
+            if k % SCAN_BLOCK == 0:
+                draws = Draws(rounding, stream, rows, k // SCAN_BLOCK, SCAN_ROWS)
+            draw = draws.at(k % SCAN_BLOCK)
             draw = None if draw is None else draw.reshape(-1)[:count]
             prefixes.append(rounded(operation, (prefixes[-1], terms[:, k]), draw, rounding))
         if prefixes:
@@ -162,7 +162,8 @@ class ReferenceBackend:
         rows = torch.arange(out.shape[0], device=x.device).view(groups, -1)
         a = grad.transpose(0, 1).reshape(groups, out.shape[0] // groups, -1)
         panel = _panel(x, axes, groups).transpose(1, 2)
-        _store(_matrix_product(a, panel, rows, 0, rounding, stream), out)
+        chained = math.prod(out.shape[2:]) > 1
+        _store(_matrix_product(a, panel, rows, 0, rounding, stream, chained), out)
 
     def accumulate(
         self,
@@ -193,6 +194,7 @@ def _matrix_product(
     block: int,
     rounding: Rounding,
     stream: Stream,
+    chained: bool = False,
 ) -> torch.Tensor:
     """The accumulation that ``gemm`` and all convolutions share.
 
@@ -201,6 +203,7 @@ def _matrix_product(
         b: ``(B, K, N)``.
         rows: int64 ``(B, M)``, the stream rows of the outputs.
         block: the stream block of ``k = 0``.
+        chained: whether a block continues the one before instead of starting from zero.
 
     Returns:
         float64 ``(B, M, N)``; +0 where ``K = 0``.
@@ -211,13 +214,13 @@ def _matrix_product(
     last_start = (length - 1) // K_BLOCK * K_BLOCK
     for start in range(0, length, K_BLOCK):
         draws = Draws(rounding, stream, rows, block + start // K_BLOCK, columns)
-        acc = torch.zeros_like(total)
+        acc = total if chained else torch.zeros_like(total)
         for k in range(start, min(start + K_BLOCK, length)):
-            last = last_start == 0 and k == length - 1
+            last = (chained or last_start == 0) and k == length - 1
             ranged = last or not keeps_binary64_range(rounding)
             operands = (a[:, :, k, None], b[:, None, k, :], acc)
             acc = rounded("fma", operands, draws.at(k - start), rounding, ranged)
-        if start == 0:
+        if start == 0 or chained:
             total = acc
         else:
             ranged = start == last_start or not keeps_binary64_range(rounding)
