@@ -56,9 +56,9 @@ def normal(seed: int) -> Fill:
 
 
 def tiny(seed: int) -> Fill:
-    """Normal deviates around 2^-71, whose products are subnormal."""
+    """Normal deviates around 2^-73, whose products are subnormal."""
     fill = normal(seed)
-    return lambda *shape: torch.ldexp(fill(*shape), torch.tensor(-71))
+    return lambda *shape: torch.ldexp(fill(*shape), torch.tensor(-73))
 
 
 def integers(seed: int) -> Fill:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from oracle import Oracle
-from primitive_cases import CASES, SINGLE, Case, integers, normal
+from primitive_cases import CASES, SINGLE, Case, integers, normal, tiny
 
 from fuzzytorch.backends.protocol import REDUCE_CHUNK, Backend
 from fuzzytorch.backends.reference import ReferenceBackend
@@ -206,6 +206,42 @@ def test_an_accumulation_in_sr_survives_an_overflow_of_binary32_that_other_modes
         results[mode] = out.item()
     assert results["sr"] == (3.0 if primitive == "gemm" else 96.0)
     assert results["rn"] == torch.inf
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for case in CASES
+        if case.primitive in ("gemm", "conv", "conv_transposed", "conv_weight")
+        or case.name.startswith(("dot", "sum_squares"))
+    ],
+    ids=lambda case: f"{case.primitive}-{case.name}",
+)
+def test_sr_rounds_subnormal_results_of_products_in_the_last_operation_only(case: Case) -> None:
+    inputs = case.build(tiny(15))
+    out = case.run(BACKEND, inputs, Rounding("sr"), STREAM)
+    expected = case.naive(Oracle(Rounding("sr"), STREAM), inputs)
+    assert bool(((out != 0) & (out.abs() < 2.0**-126)).any())
+    assert out.double().reshape(-1).tolist() == [float(v) for v in expected]
+
+
+def test_the_addition_of_the_last_chunk_is_the_one_that_applies_the_range() -> None:
+    x, y = torch.zeros(8, REDUCE_CHUNK + 1), torch.zeros(8, REDUCE_CHUNK + 1)
+    x[:, 0], y[:, 0] = 3 * 2.0**-75, 2.0**-75
+    out = torch.empty(8)
+    BACKEND.reduce("dot", x, out, Rounding("sr"), STREAM, y)
+    oracle, product = Oracle(Rounding("sr"), STREAM), Fraction(3, 2**150)
+    wanted = [oracle.op("add", product, Fraction(0), at=(2 * r, 4, 0, 1)) for r in range(8)]
+    assert out.double().tolist() == [float(v) for v in wanted]
+    assert set(wanted) == {Fraction(1, 2**149), Fraction(2, 2**149)}
+
+
+def test_a_product_that_underflows_on_its_way_is_lost_in_sr_as_in_every_mode() -> None:
+    x, out = torch.tensor([[2.0**-100, 2.0**-100, 2.0**120, 2.0**120]]), torch.empty(1)
+    for mode in ("rn", "sr"):
+        BACKEND.reduce("prod", x, out, Rounding(mode), STREAM)
+        assert out.item() == 0
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -59,7 +59,8 @@ class fuzzy(dispatch.TorchDispatchMode):
     Of nested modes the innermost alone rounds.  Entering a mode again continues its
     numbering of calls, so that two passes under one mode draw differently; a new mode
     with the same seed repeats the bits.  Values, shapes, strides, aliasing, dtypes and the
-    random numbers of torch are what stock torch gives, but for the rounding.
+    random numbers of torch are what stock torch gives, but for the rounding.  Callables made by
+    ``torch.compile`` run eagerly meanwhile.
 
     Args:
         mode: how an operation is rounded, one of :data:`fuzzytorch.rounding.MODES`.
