@@ -38,10 +38,10 @@ View<T> view(const nb::tuple& t) {
 
 // (rounding, seed, replica, call, threads)
 Context context(const nb::tuple& t) {
-  Context c{nb::cast<prism::Rounding>(t[0]),
-            {nb::cast<std::uint64_t>(t[1]), nb::cast<std::uint64_t>(t[2]),
-             nb::cast<std::uint64_t>(t[3])},
-            nb::cast<int>(t[4])};
+  Context c{
+      nb::cast<prism::Rounding>(t[0]),
+      {nb::cast<std::uint64_t>(t[1]), nb::cast<std::uint64_t>(t[2]), nb::cast<std::uint64_t>(t[3])},
+      nb::cast<int>(t[4])};
   return c;
 }
 

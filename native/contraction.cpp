@@ -89,10 +89,9 @@ class Pass {
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t p = begin; p < end; ++p) {
                      const std::int64_t first = r0 + p * kRowPack;
-                     kernel_.pack_rows(context_.rounding,
-                                       {c_.a, c_.a_row.data() + first,
-                                        std::min(kRowPack, c_.rows - first), k_a_, k_count,
-                                        packed(p, k_count)});
+                     kernel_.pack_rows(context_.rounding, {c_.a, c_.a_row.data() + first,
+                                                           std::min(kRowPack, c_.rows - first),
+                                                           k_a_, k_count, packed(p, k_count)});
                    }
                  });
     // Few panels of many rows are shared out by rows as well.
@@ -121,8 +120,14 @@ class Pass {
       contiguous = out_column[j] == out_column[0] + j;
     }
     float* memory = panel_memory(k_count * kGroup);
-    kernel_.pack_panel({c_.b, k_b_, k_count, column, columns,
-                        {c_.size[0], c_.size[1], c_.size[2]}, c_.bounded, memory});
+    kernel_.pack_panel({c_.b,
+                        k_b_,
+                        k_count,
+                        column,
+                        columns,
+                        {c_.size[0], c_.size[1], c_.size[2]},
+                        c_.bounded,
+                        memory});
     Multiply m{};
     m.a = packed(s0 / kRowPack, k_count);
     m.panel = memory;
@@ -335,8 +340,8 @@ void fill_zero(const View<float>& out, const std::int64_t* residue, const Geomet
       for (std::int64_t d = residue[0]; d < out.size[2]; d += g.stride[0])
         for (std::int64_t h = residue[1]; h < out.size[3]; h += g.stride[1])
           for (std::int64_t w = residue[2]; w < out.size[4]; w += g.stride[2])
-            out.data[n * out.stride[0] + c * out.stride[1] + d * out.stride[2] +
-                     h * out.stride[3] + w * out.stride[4]] = 0.0f;
+            out.data[n * out.stride[0] + c * out.stride[1] + d * out.stride[2] + h * out.stride[3] +
+                     w * out.stride[4]] = 0.0f;
 }
 
 void transposed_phase(const Context& context, const View<const float>& x,
@@ -406,8 +411,8 @@ void conv_transposed(const Context& context, const View<const float>& x,
         Taps taps[3];
         bool empty = false, reached = true;
         for (int i = 0; i < 3; ++i) {
-          taps[i] = find_taps(r[i], out.size[2 + i], kernel[i], g.stride[i], g.padding[i],
-                              g.dilation[i]);
+          taps[i] =
+              find_taps(r[i], out.size[2 + i], kernel[i], g.stride[i], g.padding[i], g.dilation[i]);
           empty |= taps[i].tap.empty();
           reached &= taps[i].positions > 0;
         }
@@ -422,8 +427,8 @@ void conv_transposed(const Context& context, const View<const float>& x,
   }
 }
 
-void conv_weight(const Context& context, const View<const float>& x,
-                 const View<const float>& grad, const View<float>& out, const Geometry& g) {
+void conv_weight(const Context& context, const View<const float>& x, const View<const float>& grad,
+                 const View<float>& out, const Geometry& g) {
   const std::int64_t rows = out.size[0] / g.groups, channels = out.size[1];
   const std::int64_t* kernel = out.size.data() + 2;
   const std::int64_t* in = x.size.data() + 2;

@@ -74,15 +74,15 @@ inline void pack_panel(const PackPanel& p) {
     const Axis& axis = p.k[k];
     __mmask16 valid = all;
     if (p.bounded) {
-      valid = _mm512_mask_cmplt_epu32_mask(
-          valid, _mm512_add_epi32(at0, _mm512_set1_epi32(axis.at[0])),
-          _mm512_set1_epi32(p.size[0]));
-      valid = _mm512_mask_cmplt_epu32_mask(
-          valid, _mm512_add_epi32(at1, _mm512_set1_epi32(axis.at[1])),
-          _mm512_set1_epi32(p.size[1]));
-      valid = _mm512_mask_cmplt_epu32_mask(
-          valid, _mm512_add_epi32(at2, _mm512_set1_epi32(axis.at[2])),
-          _mm512_set1_epi32(p.size[2]));
+      valid =
+          _mm512_mask_cmplt_epu32_mask(valid, _mm512_add_epi32(at0, _mm512_set1_epi32(axis.at[0])),
+                                       _mm512_set1_epi32(p.size[0]));
+      valid =
+          _mm512_mask_cmplt_epu32_mask(valid, _mm512_add_epi32(at1, _mm512_set1_epi32(axis.at[1])),
+                                       _mm512_set1_epi32(p.size[1]));
+      valid =
+          _mm512_mask_cmplt_epu32_mask(valid, _mm512_add_epi32(at2, _mm512_set1_epi32(axis.at[2])),
+                                       _mm512_set1_epi32(p.size[2]));
     }
     const float* b = p.b + axis.offset;
     __m512 x = _mm512_setzero_ps();
@@ -134,9 +134,9 @@ PRISM_INLINE void to_totals(double* p, D16 x) { store(p, x); }
 PRISM_INLINE void to_totals(double* p, F16 x) { store((float*)p, x); }
 
 template <class P, int R, bool ranged>
-PRISM_INLINE void accumulate_step(const P& policy, const Key& key,
-                                  const typename P::Packed* a, const float* b, int step,
-                                  Generator* generator, typename P::Wide* acc) {
+PRISM_INLINE void accumulate_step(const P& policy, const Key& key, const typename P::Packed* a,
+                                  const float* b, int step, Generator* generator,
+                                  typename P::Wide* acc) {
   const typename P::Wide wide_b = P::load(b);
   PRISM_UNROLL for (int r = 0; r < R; ++r) {
     const typename P::Draw d = policy.draw(generator[r], step);
@@ -151,7 +151,8 @@ void multiply_rows(const P& policy, const Key& key, const Multiply& m, std::int6
   using Wide = typename P::Wide;
   using Packed = typename P::Packed;
   // Packs lie as far apart as if their elements were doubles, whatever the policy packs.
-  const double* pack = static_cast<const double*>(m.a) + first_row / kRowPack * m.k_count * kRowPack;
+  const double* pack =
+      static_cast<const double*>(m.a) + first_row / kRowPack * m.k_count * kRowPack;
   const Packed* a = reinterpret_cast<const Packed*>(pack) + first_row % kRowPack;
   const bool ends = m.k_begin + m.k_count == m.k_total;
   Wide total[R];
@@ -184,9 +185,8 @@ void multiply_rows(const P& policy, const Key& key, const Multiply& m, std::int6
         continue;
       }
       const typename P::Draw d = policy.draw(generator[r], count);
-      total[r] = last_block
-                     ? policy.template apply<Op::add, true>(total[r], acc[r], acc[r], d)
-                     : policy.template apply<Op::add, false>(total[r], acc[r], acc[r], d);
+      total[r] = last_block ? policy.template apply<Op::add, true>(total[r], acc[r], acc[r], d)
+                            : policy.template apply<Op::add, false>(total[r], acc[r], acc[r], d);
     }
   }
   PRISM_UNROLL for (int r = 0; r < R; ++r) {

@@ -7,8 +7,8 @@
 
 namespace prism {
 
-#define PRISM_DECLARE(isa) \
-  namespace isa {          \
+#define PRISM_DECLARE(isa)      \
+  namespace isa {               \
   extern const Kernels kernels; \
   }
 #ifdef PRISM_X86

@@ -140,8 +140,7 @@ void elementwise(const Context& context, const std::vector<Instruction>& code,
       t.row = tile;
       t.count = std::min(kTile, count - first);
       for (int i = 0; i < t.inputs; ++i) {
-        t.input[i] =
-            tile_input(prepared[i], first, t.count, scratch + i * kTile, wide + i * kTile);
+        t.input[i] = tile_input(prepared[i], first, t.count, scratch + i * kTile, wide + i * kTile);
       }
       const bool direct = target.contiguous() && t.count % kGroup == 0;
       t.out = direct ? target.data + first : result;

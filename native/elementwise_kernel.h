@@ -84,15 +84,22 @@ void run_instruction(const P& policy, const Key& key, const ElementwiseTile& t, 
   const float* b = static_cast<const float*>(registers[i.b]);
   const float* c = static_cast<const float*>(registers[i.c]);
   switch (i.op) {
-    case Op::add: return run_rounded<P, Op::add>(policy, key, t, index, a, b, c, out);
-    case Op::sub: return run_rounded<P, Op::sub>(policy, key, t, index, a, b, c, out);
-    case Op::mul: return run_rounded<P, Op::mul>(policy, key, t, index, a, b, c, out);
-    case Op::div: return run_rounded<P, Op::div>(policy, key, t, index, a, b, c, out);
-    case Op::sqrt: return run_rounded<P, Op::sqrt>(policy, key, t, index, a, b, c, out);
-    case Op::fma: return run_rounded<P, Op::fma>(policy, key, t, index, a, b, c, out);
+    case Op::add:
+      return run_rounded<P, Op::add>(policy, key, t, index, a, b, c, out);
+    case Op::sub:
+      return run_rounded<P, Op::sub>(policy, key, t, index, a, b, c, out);
+    case Op::mul:
+      return run_rounded<P, Op::mul>(policy, key, t, index, a, b, c, out);
+    case Op::div:
+      return run_rounded<P, Op::div>(policy, key, t, index, a, b, c, out);
+    case Op::sqrt:
+      return run_rounded<P, Op::sqrt>(policy, key, t, index, a, b, c, out);
+    case Op::fma:
+      return run_rounded<P, Op::fma>(policy, key, t, index, a, b, c, out);
     case Op::round:
       return run_round(policy, key, t, index, static_cast<const double*>(registers[i.a]), out);
-    default: return run_exact(i.op, t.count, a, b, c, out);
+    default:
+      return run_exact(i.op, t.count, a, b, c, out);
   }
 }
 

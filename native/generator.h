@@ -16,8 +16,7 @@ constexpr int kStartRounds = 5;
 
 struct Key {
   __m512i k;
-  explicit Key(const Block& b)
-      : k(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)b.w))) {}
+  explicit Key(const Block& b) : k(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)b.w))) {}
 };
 
 struct Generator {
@@ -27,11 +26,11 @@ struct Generator {
   PRISM_INLINE Generator(const Key& key, std::uint64_t row, std::uint64_t block,
                          std::uint64_t group) {
     const std::uint64_t high = 4 * group + (block << 40);
-    s = _mm512_xor_si512(_mm512_set_epi64((long long)(high + 3), (long long)row,
-                                          (long long)(high + 2), (long long)row,
-                                          (long long)(high + 1), (long long)row, (long long)high,
-                                          (long long)row),
-                         key.k);
+    s = _mm512_xor_si512(
+        _mm512_set_epi64((long long)(high + 3), (long long)row, (long long)(high + 2),
+                         (long long)row, (long long)(high + 1), (long long)row, (long long)high,
+                         (long long)row),
+        key.k);
     PRISM_UNROLL for (int i = 0; i < kStartRounds; ++i) advance(key);
   }
   PRISM_INLINE void advance(const Key& key) { s = _mm512_aesenc_epi128(s, key.k); }

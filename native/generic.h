@@ -133,8 +133,7 @@ PRISM_INLINE double round_lane(double s, std::uint32_t draw, const Rounding& r) 
     const bool narrow = k == top && exponent > r.emin;
     const std::int64_t down_halves = narrow ? 1 : 2;
     const std::int64_t up_halves = k == 2 * top ? 4 : 2;
-    const std::int64_t halves =
-        2 * (std::int64_t)k + (draw == 1 ? up_halves : -down_halves);
+    const std::int64_t halves = 2 * (std::int64_t)k + (draw == 1 ? up_halves : -down_halves);
     const double moved = (double)halves * (0.5 * q);
     y = (k == 0 || y > r.largest) ? (k == 0 ? y : __builtin_inf()) : moved;
   }
@@ -169,16 +168,23 @@ __attribute__((noinline)) void apply_generic(const Lanes& a, const Lanes& b, con
                                              const Draws& d, const Rounding& r, bool ranged,
                                              Lanes& out) {
   switch (r.mode) {
-    case Mode::rn: return apply_lanes<op, Mode::rn, true>(a, b, c, d, r, out);
+    case Mode::rn:
+      return apply_lanes<op, Mode::rn, true>(a, b, c, d, r, out);
     case Mode::sr:
       return ranged ? apply_lanes<op, Mode::sr, true>(a, b, c, d, r, out)
                     : apply_lanes<op, Mode::sr, false>(a, b, c, d, r, out);
-    case Mode::ud: return apply_lanes<op, Mode::ud, true>(a, b, c, d, r, out);
-    case Mode::cestac: return apply_lanes<op, Mode::cestac, true>(a, b, c, d, r, out);
-    case Mode::zero: return apply_lanes<op, Mode::zero, true>(a, b, c, d, r, out);
-    case Mode::away: return apply_lanes<op, Mode::away, true>(a, b, c, d, r, out);
-    case Mode::up: return apply_lanes<op, Mode::up, true>(a, b, c, d, r, out);
-    case Mode::down: return apply_lanes<op, Mode::down, true>(a, b, c, d, r, out);
+    case Mode::ud:
+      return apply_lanes<op, Mode::ud, true>(a, b, c, d, r, out);
+    case Mode::cestac:
+      return apply_lanes<op, Mode::cestac, true>(a, b, c, d, r, out);
+    case Mode::zero:
+      return apply_lanes<op, Mode::zero, true>(a, b, c, d, r, out);
+    case Mode::away:
+      return apply_lanes<op, Mode::away, true>(a, b, c, d, r, out);
+    case Mode::up:
+      return apply_lanes<op, Mode::up, true>(a, b, c, d, r, out);
+    case Mode::down:
+      return apply_lanes<op, Mode::down, true>(a, b, c, d, r, out);
   }
 }
 

@@ -10,8 +10,8 @@ namespace prism {
 namespace PRISM_ISA {
 
 extern const Kernels kernels;
-const Kernels kernels = {PRISM_NAME(PRISM_ISA), pack_rows,     pack_panel,    multiply, elementwise,
-                         reduce_chunk,          reduce_totals, scan,          accumulate};
+const Kernels kernels = {PRISM_NAME(PRISM_ISA), pack_rows,     pack_panel, multiply,  elementwise,
+                         reduce_chunk,          reduce_totals, scan,       accumulate};
 
 }  // namespace PRISM_ISA
 }  // namespace prism

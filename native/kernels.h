@@ -12,11 +12,11 @@
 
 namespace prism {
 
-constexpr std::int64_t kGroup = 16;       // columns that share a generator state
-constexpr std::int64_t kTile = 1024;      // elements of an elementwise tile
-constexpr std::int64_t kTileLanes = 64;   // columns of an elementwise tile
-constexpr std::int64_t kKBlock = 192;     // products accumulated from zero
-constexpr std::int64_t kRowPack = 8;      // rows packed side by side
+constexpr std::int64_t kGroup = 16;      // columns that share a generator state
+constexpr std::int64_t kTile = 1024;     // elements of an elementwise tile
+constexpr std::int64_t kTileLanes = 64;  // columns of an elementwise tile
+constexpr std::int64_t kKBlock = 192;    // products accumulated from zero
+constexpr std::int64_t kRowPack = 8;     // rows packed side by side
 constexpr std::int64_t kReduceLanes = 32;
 constexpr std::int64_t kSquareLanes = 8;  // of sums of squares
 constexpr std::int64_t kReduceFan = 16;
@@ -112,10 +112,10 @@ struct ScanRows {
   bool product;
   const float* x;
   float* out;
-  std::int64_t count;    // elements of this piece of the rows, starting at a block
-  std::int64_t begin;    // index of its first element
-  float* carry;          // [kGroup] running value, read unless begin is 0, and written
-  std::uint64_t row;     // stream row
+  std::int64_t count;  // elements of this piece of the rows, starting at a block
+  std::int64_t begin;  // index of its first element
+  float* carry;        // [kGroup] running value, read unless begin is 0, and written
+  std::uint64_t row;   // stream row
 };
 
 // Additions of contiguous source elements into rows of the destination.
@@ -124,8 +124,8 @@ struct Accumulate {
   const float* source;  // contiguous (n, inner)
   std::int64_t inner;
   float* out;
-  std::int64_t first, count;            // flat elements [first, first + count) of the source
-  std::int64_t keep_begin, keep_end;    // only rows in this range are written
+  std::int64_t first, count;          // flat elements [first, first + count) of the source
+  std::int64_t keep_begin, keep_end;  // only rows in this range are written
 };
 
 struct Kernels {

@@ -66,9 +66,7 @@ struct Sr32 {
   PRISM_INLINE Wide round_wide(D16 s, Draw d) const {
     Wide y = truncate<true>(s, d);
     // A NaN with a full payload would carry into its sign and vanish.
-    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
-      y.v[i] = s.v[i] == s.v[i] ? y.v[i] : s.v[i];
-    }
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) { y.v[i] = s.v[i] == s.v[i] ? y.v[i] : s.v[i]; }
     return y;
   }
 };
@@ -117,8 +115,7 @@ PRISM_INLINE F16 step_up_or_down(F16 x, BitDraw up) {
   const __m512i bits = _mm512_castps_si512((__m512)x.v[0]);
   const __m512i delta = _mm512_mask_blend_epi32(up, _mm512_set1_epi32(-1), one);
   F16 r;
-  r.v[0] = (vf)_mm512_castsi512_ps(
-      _mm512_mask_add_epi32(bits, _knot_mask16(fixed), bits, delta));
+  r.v[0] = (vf)_mm512_castsi512_ps(_mm512_mask_add_epi32(bits, _knot_mask16(fixed), bits, delta));
   return r;
 }
 #else
@@ -248,9 +245,7 @@ struct Generic {
     apply_generic<op>(la, lb, lc, d, rounding, ranged || !exempt, out);
     return PRISM_ISA::load(out.v);
   }
-  Wide round_wide(D16 s, const Draw& d) const {
-    return apply<Op::round, true>(s, s, s, d);
-  }
+  Wide round_wide(D16 s, const Draw& d) const { return apply<Op::round, true>(s, s, s, d); }
 };
 
 // Calls `body` with the policy for a rounding.

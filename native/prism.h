@@ -68,8 +68,7 @@ void elementwise(const Context& context, const std::vector<Instruction>& code,
 void reduce(const Context& context, Reduction kind, const View<const float>& x,
             const View<const float>* y, const View<float>& out);
 
-void scan(const Context& context, bool product, const View<const float>& x,
-          const View<float>& out);
+void scan(const Context& context, bool product, const View<const float>& x, const View<float>& out);
 
 void gemm(const Context& context, const View<const float>& a, const View<const float>& b,
           const View<float>& out);
@@ -81,8 +80,8 @@ void conv_transposed(const Context& context, const View<const float>& x,
                      const View<const float>& weight, const View<float>& out,
                      const Geometry& geometry);
 
-void conv_weight(const Context& context, const View<const float>& x,
-                 const View<const float>& grad, const View<float>& out, const Geometry& geometry);
+void conv_weight(const Context& context, const View<const float>& x, const View<const float>& grad,
+                 const View<float>& out, const Geometry& geometry);
 
 void accumulate(const Context& context, const std::int64_t* index, const View<const float>& source,
                 const View<float>& out);

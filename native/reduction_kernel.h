@@ -13,9 +13,7 @@ template <Reduction kind>
 constexpr Op kCombine = kind == Reduction::prod ? Op::mul : Op::add;
 
 PRISM_INLINE F16 magnitude(F16 x) {
-  PRISM_UNROLL for (int i = 0; i < kF; ++i) {
-    x.v[i] = (vf)((vi)x.v[i] & ((vi){} + 0x7FFFFFFF));
-  }
+  PRISM_UNROLL for (int i = 0; i < kF; ++i) { x.v[i] = (vf)((vi)x.v[i] & ((vi){} + 0x7FFFFFFF)); }
   return x;
 }
 PRISM_INLINE D16 magnitude(D16 x) {
@@ -147,8 +145,8 @@ struct ChunkSum {
 
 // Adds the lanes of a chunk: four registers of eight, then one chain of eight.
 template <class P, Reduction kind>
-double across_lanes(const P& policy, const Key& key, std::uint64_t row,
-                    typename P::Packed* lane, int lanes, bool last) {
+double across_lanes(const P& policy, const Key& key, std::uint64_t row, typename P::Packed* lane,
+                    int lanes, bool last) {
   using Wide = typename P::Wide;
   constexpr Op op = kCombine<kind>;
   constexpr bool in_range = kind == Reduction::prod;
@@ -282,17 +280,20 @@ double join_chunks(const P& policy, const Key& key, const ReduceTotals& t) {
 template <class Body>
 PRISM_INLINE void with_kind(Reduction kind, Body body) {
   switch (kind) {
-    case Reduction::sum: return body(std::integral_constant<Reduction, Reduction::sum>{});
-    case Reduction::prod: return body(std::integral_constant<Reduction, Reduction::prod>{});
-    case Reduction::sum_abs: return body(std::integral_constant<Reduction, Reduction::sum_abs>{});
+    case Reduction::sum:
+      return body(std::integral_constant<Reduction, Reduction::sum>{});
+    case Reduction::prod:
+      return body(std::integral_constant<Reduction, Reduction::prod>{});
+    case Reduction::sum_abs:
+      return body(std::integral_constant<Reduction, Reduction::sum_abs>{});
     case Reduction::sum_squares:
       return body(std::integral_constant<Reduction, Reduction::sum_squares>{});
-    case Reduction::dot: return body(std::integral_constant<Reduction, Reduction::dot>{});
+    case Reduction::dot:
+      return body(std::integral_constant<Reduction, Reduction::dot>{});
   }
 }
 
-inline double reduce_chunk(const Rounding& rounding, const Block& key_block,
-                           const ReduceChunk& c) {
+inline double reduce_chunk(const Rounding& rounding, const Block& key_block, const ReduceChunk& c) {
   const Key key(key_block);
   double total = 0;
   with_policy(rounding, [&](auto policy) {
@@ -329,9 +330,9 @@ void scan_rows(const P& policy, const Key& key, const ScanRows& s) {
     for (int step = 0; step < count; ++step) {
       const auto x = P::load(s.x + (k0 + step) * kGroup);
       const bool first = s.begin + k0 + step == 0;
-      total = first ? x
-                    : policy.template apply<op, true>(total, x, total,
-                                                      policy.draw(generator, step));
+      total = first
+                  ? x
+                  : policy.template apply<op, true>(total, x, total, policy.draw(generator, step));
       if (policy.advances(step)) generator.advance(key);
       P::store(s.out + (k0 + step) * kGroup, total);
     }

@@ -13,9 +13,7 @@ struct Rounding {
   int emin;        // exponent of the smallest normal number
   double largest;  // largest finite number
 
-  bool binary32() const {
-    return precision == 24 && emin == -126 && largest == 0x1.fffffep127;
-  }
+  bool binary32() const { return precision == 24 && emin == -126 && largest == 0x1.fffffep127; }
   bool uniform() const { return mode == Mode::sr; }
   bool bits() const { return mode == Mode::ud || mode == Mode::cestac; }
 };

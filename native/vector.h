@@ -55,7 +55,7 @@ PRISM_INLINE F16 load(const float* p) {
   return r;
 }
 PRISM_INLINE void store(float* p, F16 x) {
-  PRISM_UNROLL for (int i = 0; i < kF; ++i) *(vf_unaligned*)(p + i * kFloats) = x.v[i];
+  PRISM_UNROLL for (int i = 0; i < kF; ++i) * (vf_unaligned*)(p + i * kFloats) = x.v[i];
 }
 PRISM_INLINE D16 load(const double* p) {
   D16 r;
@@ -63,7 +63,7 @@ PRISM_INLINE D16 load(const double* p) {
   return r;
 }
 PRISM_INLINE void store(double* p, D16 x) {
-  PRISM_UNROLL for (int i = 0; i < kD; ++i) *(vd_unaligned*)(p + i * kDoubles) = x.v[i];
+  PRISM_UNROLL for (int i = 0; i < kD; ++i) * (vd_unaligned*)(p + i * kDoubles) = x.v[i];
 }
 PRISM_INLINE F16 broadcast(float x) {
   F16 r;
@@ -76,11 +76,11 @@ PRISM_INLINE D16 broadcast(double x) {
   return r;
 }
 
-#define PRISM_BINARY(TYPE, NAME, COUNT, OP)                            \
-  PRISM_INLINE TYPE NAME(TYPE a, TYPE b) {                             \
-    TYPE r;                                                            \
+#define PRISM_BINARY(TYPE, NAME, COUNT, OP)                                 \
+  PRISM_INLINE TYPE NAME(TYPE a, TYPE b) {                                  \
+    TYPE r;                                                                 \
     PRISM_UNROLL for (int i = 0; i < COUNT; ++i) r.v[i] = a.v[i] OP b.v[i]; \
-    return r;                                                          \
+    return r;                                                               \
   }
 PRISM_BINARY(F16, add, kF, +)
 PRISM_BINARY(F16, sub, kF, -)
