@@ -66,6 +66,13 @@ def test_an_operation_that_runs_unperturbed_is_weighted_by_its_arithmetic():
     assert found.why == "dtype float64"
 
 
+def test_an_opaque_layer_is_weighted_by_its_products():
+    query, key, value = randn(2, 3, 5, 8), randn(2, 3, 7, 8), randn(2, 3, 7, 8)
+    with torch.no_grad(), ft.fuzzy("sr", seed=0) as mode:
+        torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    assert mode.coverage.operations >= 2 * 2 * 3 * 5 * 7 * (8 + 8)
+
+
 def test_one_overload_has_a_record_for_each_verdict():
     x = randn(10)
     with ft.fuzzy("sr", seed=0) as mode, pytest.warns(UserWarning, match="float64"):

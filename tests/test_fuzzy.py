@@ -426,6 +426,10 @@ class TestPaths:
         assert torch.equal(y, x * 0.1)
         assert verdicts(mode, "aten.mul.Tensor") == {Verdict.UNCOVERED: 1}
 
+    def test_a_complex_number_makes_an_operation_complex(self):
+        with ft.fuzzy("sr", seed=0), pytest.warns(UserWarning, match="a complex number"):
+            assert torch.equal(X * 2j, X.to(torch.complex64) * 2j)
+
     def test_sparse_tensors_run_unperturbed_and_are_named(self):
         x = torch.eye(3).to_sparse()
         with ft.fuzzy("sr", seed=0), pytest.warns(UserWarning, match="layout sparse_coo"):

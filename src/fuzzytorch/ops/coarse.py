@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
 from torch.utils._pytree import tree_map
@@ -84,13 +84,15 @@ def estimated_operations(
 ) -> int:
     """Scalar floating-point operations of a call that no primitive counted.
 
-    The formula of ``torch.utils.flop_counter`` where it has one, else one operation for
-    each element of the results.
+    The formula of ``torch.utils.flop_counter`` where it has one, those below for opaque
+    layers, else one operation for each element of the results.
     """
     from torch.utils.flop_counter import flop_registry
 
-    packet = getattr(overload, "_overloadpacket", None)
-    formula = flop_registry.get(packet)
+    opaque = _OPAQUE.get(str(overload))
+    if opaque is not None:
+        return opaque(*args)
+    formula = flop_registry.get(getattr(overload, "_overloadpacket", None))
     if formula is not None:
         return int(formula(*args, **kwargs, out_val=result))
     results = result if isinstance(result, (list, tuple)) else (result,)
@@ -100,6 +102,34 @@ def estimated_operations(
         if isinstance(y, torch.Tensor) and (y.is_floating_point() or y.is_complex())
     )
 
+
+def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any) -> int:
+    """The two products of attention: queries with keys, weights with values."""
+    pairs = math.prod(query.shape[:-1]) * key.shape[-2]
+    return 2 * pairs * (query.shape[-1] + value.shape[-1])
+
+
+def _attention_backward(grad: torch.Tensor, *operands: Any) -> int:
+    """Five products instead of two: the weights are computed again."""
+    return 5 * _attention(*operands) // 2
+
+
+def _recurrent(x: torch.Tensor, inner: torch.Tensor, outer: torch.Tensor, *_: Any) -> int:
+    """The products of every step with the weights of its input and of its state."""
+    return 2 * math.prod(x.shape[:-1]) * (inner.numel() + outer.numel())
+
+
+def _recurrent_backward(*operands: Any) -> int:
+    return 2 * _recurrent(*operands)
+
+
+_OPAQUE: Final[Mapping[str, Callable[..., int]]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_backward,
+    "aten.mkldnn_rnn_layer.default": _recurrent,
+    "aten.mkldnn_rnn_layer_backward.default": _recurrent_backward,
+}
+"""Operations of layers that arrive whole and that torch has no formula for."""
 
 ROWS = (
     # Declared to draw random numbers, for a dropout that this kernel does not have.

@@ -49,8 +49,8 @@ def arithmetic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
     """Classifies the arguments of a call."""
     kind = Arithmetic.NONE
     for x in tensors(args, kwargs):
-        if x.is_meta:
-            return Arithmetic.META
+        if not x.is_cpu:
+            return Arithmetic.META if x.is_meta else Arithmetic.IMPOSSIBLE
         if x.layout is not torch.strided:
             return Arithmetic.IMPOSSIBLE
         dtype = x.dtype
@@ -61,7 +61,16 @@ def arithmetic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
             kind = Arithmetic.MIXED
     if kind is Arithmetic.MIXED and _computes_in(args, kwargs) is None:
         return Arithmetic.IMPOSSIBLE
+    if _has_complex_number(args, kwargs):
+        return Arithmetic.IMPOSSIBLE
     return _as_asked(kind, kwargs["dtype"]) if "dtype" in kwargs else kind
+
+
+def _has_complex_number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    for x in args:
+        if type(x) is complex:
+            return True
+    return bool(kwargs) and any(type(x) is complex for x in kwargs.values())
 
 
 def _as_asked(kind: Arithmetic, dtype: torch.dtype | None) -> Arithmetic:
@@ -102,6 +111,10 @@ def unusual(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     for x in tensors(args, kwargs):
         if x.layout is not torch.strided:
             return f"layout {str(x.layout).removeprefix('torch.')}"
+        if not x.is_cpu:
+            return f"device {x.device.type}"
+    if _has_complex_number(args, kwargs):
+        return "a complex number"
     dtypes = {x.dtype for x in tensors(args, kwargs)}
     if kwargs.get("dtype") is not None:
         dtypes.add(kwargs["dtype"])
@@ -124,6 +137,7 @@ def in_float32(
     dtypes = result_dtypes(overload, args, kwargs)
     narrow_args, narrow_kwargs = tree_map(_to_float32, (args, kwargs))
     result = function(call, *narrow_args, **narrow_kwargs)
+    _write_back(call, overload, args, narrow_args)
     results = result if isinstance(result, (list, tuple)) else (result,)
     if dtypes is None:
         fallback = _computes_in(args, kwargs)
@@ -133,6 +147,16 @@ def in_float32(
         for y, dtype in zip(results, dtypes, strict=True)
     )
     return type(result)(stored) if isinstance(result, (list, tuple)) else stored[0]
+
+
+def _write_back(
+    call: Call, overload: Any, args: tuple[Any, ...], converted: tuple[Any, ...]
+) -> None:
+    """Stores running statistics that a row updated in their converted copies."""
+    for argument, x, y in zip(overload._schema.arguments, args, converted, strict=False):
+        running = argument.name in ("running_mean", "running_var") and y is not x
+        if running and not torch.equal(x.to(y.dtype), y):
+            x.copy_(store(call, y, x.dtype))
 
 
 def _to_float32(x: Any) -> Any:
@@ -214,7 +238,30 @@ def _ask_meta(
         # No meta kernel, or one that needs data: the caller falls back to promotion.
         return None
     results = result if isinstance(result, (list, tuple)) else (result,)
-    return tuple(y.dtype if isinstance(y, torch.Tensor) else None for y in results)
+    dtypes = [y.dtype if isinstance(y, torch.Tensor) else None for y in results]
+    if str(overload).removeprefix("aten.").removesuffix(".default") in _WITH_STATISTICS:
+        # Meta kernels answer for other devices: on a CPU the saved statistics have the
+        # dtype of the parameters, or of the input where there are none.
+        parameters = [x.dtype for x in tensors(args[1:], kwargs) if x.is_floating_point()]
+        dtypes[1:3] = [parameters[0] if parameters else args[0].dtype] * 2
+    return tuple(dtypes)
+
+
+_WITH_STATISTICS: Final = frozenset(
+    {
+        "native_layer_norm",
+        "native_group_norm",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit.no_stats",
+        "_native_batch_norm_legit_functional",
+        "_native_batch_norm_legit_no_training",
+        "_batch_norm_with_update",
+        "_batch_norm_with_update_functional",
+        "_batch_norm_no_update",
+    }
+)
+"""Operations whose second and third result are means and reciprocal deviations."""
 
 
 def accepted(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
