@@ -114,7 +114,11 @@ def _frozen(
     return y, x.new_empty(0), x.new_empty(0)
 
 
-def functional(
+Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Optional, Optional]
+"""Output, saved mean and reciprocal deviation, new running mean and variance."""
+
+
+def _computed(
     call: Call,
     x: torch.Tensor,
     weight: Optional,
@@ -124,17 +128,46 @@ def functional(
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[Optional, ...]:
-    """Output, saved mean and reciprocal deviation, new running mean and variance."""
+) -> Results:
+    """Everything a batch normalization yields; running statistics that stay are passed on."""
     if x.numel() == 0:
-        saved = [x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1])]
-        saved = saved if training else [x.new_empty(0), x.new_empty(0)]
-        return (torch.empty_like(x), *saved, running_mean, running_var)
+        size = x.shape[1] if training else 0
+        empty = torch.empty_like(x)
+        return empty, x.new_zeros(size), x.new_zeros(size), running_mean, running_var
     if not training:
-        y, *saved = _frozen(call, x, weight, bias, running_mean, running_var, eps)
-        return (y, *saved, running_mean, running_var)
-    mean, invstd, *running = _trained(call, x, running_mean, running_var, momentum, eps)
-    return (_applied(call, x, mean, invstd, weight, bias), mean, invstd, *running)
+        known = _defined(running_mean), _defined(running_var)
+        return (*_frozen(call, x, weight, bias, *known, eps), running_mean, running_var)
+    mean, invstd, new_mean, new_var = _trained(call, x, running_mean, running_var, momentum, eps)
+    return _applied(call, x, mean, invstd, weight, bias), mean, invstd, new_mean, new_var
+
+
+def _defined(statistic: Optional) -> torch.Tensor:
+    if statistic is None:
+        raise RuntimeError(
+            "batch normalization needs its statistics here and got None: give running_mean and "
+            "running_var, or train, and for a gradient the saved mean and deviation."
+        )
+    return statistic
+
+
+def functional(
+    call: Call,
+    x: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Results:
+    """The five results, none of which is an argument."""
+    old = (running_mean, running_var)
+    *results, new_mean, new_var = _computed(call, x, weight, bias, *old, training, momentum, eps)
+    if new_mean is running_mean:
+        new_mean, new_var = running_mean.clone(), running_var.clone()
+    y, mean, invstd = results
+    return y, mean, invstd, new_mean, new_var
 
 
 def batch_norm(
@@ -150,9 +183,9 @@ def batch_norm(
 ) -> Triple:
     """The three results; running statistics are overwritten in training."""
     old = (running_mean, running_var)
-    y, mean, invstd, *new = functional(call, x, weight, bias, *old, training, momentum, eps)
+    y, mean, invstd, *new = _computed(call, x, weight, bias, *old, training, momentum, eps)
     for target, value in zip(old, new, strict=True):
-        if target is not None and target is not value:
+        if target is not None and value is not None and target is not value:
             target.copy_(value)
     return y, mean, invstd
 
@@ -244,10 +277,8 @@ def backward(
     if x.numel() == 0:
         zeros = (torch.zeros_like(x), x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1]))
         return tuple(z if wanted else None for z, wanted in zip(zeros, output_mask, strict=True))
-    if train:
-        mean, invstd = save_mean, save_invstd
-    else:
-        mean, invstd = running_mean, RECIPROCAL_ROOT(call, running_var, eps)
+    mean = _defined(save_mean if train else running_mean)
+    invstd = _defined(save_invstd) if train else RECIPROCAL_ROOT(call, _defined(running_var), eps)
     dims = _without_channels(x)
     grad_x = grad_weight = grad_bias = None
     if train or output_mask[1] or output_mask[2]:
