@@ -65,8 +65,10 @@ class Call:
         """
         inputs = tuple(_operand(x, program, i) for i, x in enumerate(inputs))
         shape = inputs[0].shape
-        if any(x.shape != shape for x in inputs[1:]):
-            shape = torch.broadcast_shapes(*(x.shape for x in inputs))
+        for x in inputs[1:]:
+            if x.shape != shape:
+                # As torch.broadcast_shapes, which is Python and slower than many a kernel.
+                shape = torch._C._infer_size(shape, x.shape)
         if out is None or out.shape != shape or out.dtype != torch.float32:
             out = _empty(shape, inputs)
         if out.numel() > 0:
