@@ -1,0 +1,244 @@
+"""Representative operations of every family, at any size: what laws on whole calls run over."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One operation.
+
+    Attributes:
+        family: the file of rows that holds its overload.
+        name: how tests call it.
+        shapes: ``shapes(n)`` gives the shapes of its operands at size ``n``.
+        run: ``run(*operands)`` gives one float32 tensor.
+        batched: how many operands, the first ones, have the batch as dimension 0; the result
+            has it, too.  0 where the result mixes the elements of a batch.
+        single: whether every element is the result of one rounded operation.
+    """
+
+    family: str
+    name: str
+    shapes: Callable[[int], tuple[Shape, ...]]
+    run: Callable[..., torch.Tensor]
+    batched: int = 1
+    single: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    def operands(self, n: int) -> tuple[torch.Tensor, ...]:
+        """Positive operands that depend on nothing but the size: any function takes them."""
+        generator = torch.Generator().manual_seed(n)
+        return tuple(torch.rand(s, generator=generator) + 0.25 for s in self.shapes(n))
+
+
+def _gradient(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The gradient with respect to the first operand of ``function`` of all but the last one."""
+
+    def run(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(function(x, *others[:-1]), x, others[-1])[0]
+
+    return run
+
+
+def _step(weight: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    parameter = torch.nn.Parameter(weight.clone())
+    parameter.grad = grad
+    torch.optim.Adam([parameter], lr=0.1, weight_decay=0.1).step()
+    return parameter.detach()
+
+
+def _third(x: torch.Tensor) -> torch.Tensor:
+    # A division that torch does not see: what is rounded is the conversion alone.
+    return torch.from_numpy(x.detach().numpy().astype(np.float64) / 3).float()
+
+
+def _index(n: int, rows: int) -> torch.Tensor:
+    return torch.arange(n) * 5 % rows
+
+
+def _same(count: int, *feature: int) -> Callable[[int], tuple[Shape, ...]]:
+    return lambda n: ((n, *feature),) * count
+
+
+def _pointwise(
+    name: str, run: Any, count: int, family: str = "pointwise", single: bool = True
+) -> Operation:
+    return Operation(family, name, _same(count, 5), run, count, single)
+
+
+ELEMENTWISE: Final = (
+    _pointwise("add", torch.add, 2),
+    _pointwise("sub", torch.sub, 2),
+    _pointwise("mul", torch.mul, 2),
+    _pointwise("div", torch.div, 2),
+    _pointwise("sqrt", torch.sqrt, 1),
+    _pointwise("reciprocal", torch.reciprocal, 1),
+    _pointwise("addcmul", torch.addcmul, 3, single=False),
+    _pointwise("lerp", lambda x, y: torch.lerp(x, y, 0.3), 2, single=False),
+    _pointwise("exp", torch.exp, 1, "transcendental"),
+    _pointwise("tanh", torch.tanh, 1, "transcendental"),
+    _pointwise("gelu", F.gelu, 1, "activation", single=False),
+    _pointwise("silu", F.silu, 1, "activation", single=False),
+    _pointwise("gelu gradient", _gradient(F.gelu), 2, "activation_backward", single=False),
+    _pointwise("adam step", _step, 2, "optimizer", single=False),
+)
+
+OPERATIONS: Final = (
+    *ELEMENTWISE,
+    Operation("conversion", "from binary64", _same(1, 5), _third, single=True),
+    Operation("reduction", "sum of features", _same(1, 77), lambda x: x.sum(1)),
+    Operation("reduction", "sum", _same(1, 9), lambda x: x.sum(), 0),
+    Operation("reduction", "mean", _same(1, 3, 11), lambda x: x.mean((1, 2))),
+    Operation("reduction", "product", _same(1, 7), lambda x: x.prod(1)),
+    Operation("reduction", "norm", _same(1, 41), lambda x: x.norm(dim=1)),
+    Operation("reduction", "variance", _same(1, 13), lambda x: x.var(1)),
+    Operation("reduction", "logsumexp", _same(1, 13), lambda x: x.logsumexp(1)),
+    Operation("reduction", "running sum", _same(1, 21), lambda x: x.cumsum(1)),
+    Operation("linear_algebra", "mm", lambda n: ((n, 19), (19, 9)), torch.mm),
+    Operation("linear_algebra", "mm of a few columns", lambda n: ((n, 19), (19, 3)), torch.mm),
+    Operation("linear_algebra", "mm of many rows", lambda n: ((9, n), (n, n)), torch.mm, 0),
+    Operation("linear_algebra", "bmm", lambda n: ((n, 3, 7), (n, 7, 5)), torch.bmm, 2),
+    Operation("linear_algebra", "mv", lambda n: ((n, 13), (13,)), torch.mv),
+    Operation("linear_algebra", "dot", lambda n: ((n,), (n,)), torch.dot, 0),
+    Operation("linear_algebra", "linear", lambda n: ((n, 19), (7, 19), (7,)), F.linear),
+    Operation(
+        "convolution",
+        "conv1d",
+        lambda n: ((n, 4, 9), (6, 2, 3)),
+        lambda x, w: F.conv1d(x, w, groups=2),
+    ),
+    Operation(
+        "convolution",
+        "conv2d",
+        lambda n: ((n, 3, 7, 9), (5, 3, 3, 2), (5,)),
+        lambda x, w, b: F.conv2d(x, w, b, stride=(2, 1), padding=1, dilation=(1, 2)),
+    ),
+    Operation("convolution", "conv3d", lambda n: ((n, 2, 3, 4, 5), (3, 2, 2, 2, 2)), F.conv3d),
+    Operation(
+        "convolution",
+        "conv2d transposed",
+        lambda n: ((n, 3, 4, 5), (3, 2, 3, 2)),
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1),
+    ),
+    Operation(
+        "convolution",
+        "gradient of a convolved image",
+        lambda n: ((n, 3, 6, 7), (4, 3, 3, 3), (n, 4, 4, 5)),
+        _gradient(F.conv2d),
+        0,
+    ),
+    Operation(
+        "convolution",
+        "gradient of a kernel",
+        lambda n: ((4, 3, 3, 3), (n, 3, 6, 7), (n, 4, 4, 5)),
+        _gradient(lambda w, x: F.conv2d(x, w)),
+        0,
+    ),
+    Operation(
+        "normalization",
+        "layer norm",
+        lambda n: ((n, 23), (23,), (23,)),
+        lambda x, w, b: F.layer_norm(x, (23,), w, b),
+    ),
+    Operation(
+        "normalization", "group norm", _same(1, 4, 3, 5), lambda x: F.group_norm(x, 2), single=False
+    ),
+    Operation(
+        "batch_norm",
+        "batch norm",
+        lambda n: ((n + 1, 3, 4, 5), (3,), (3,)),
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+        0,
+    ),
+    Operation(
+        "batch_norm",
+        "batch norm in evaluation",
+        lambda n: ((n, 3, 4, 5), (3,), (3,)),
+        lambda x, mean, variance: F.batch_norm(x, mean, variance),
+    ),
+    Operation("softmax", "softmax", _same(1, 17), lambda x: x.softmax(1)),
+    Operation("softmax", "log-softmax", _same(1, 17), lambda x: x.log_softmax(1)),
+    Operation("pooling", "average pooling", _same(1, 2, 6, 7), lambda x: F.avg_pool2d(x, 3, 2, 1)),
+    Operation(
+        "pooling", "adaptive pooling", _same(1, 2, 6, 7), lambda x: F.adaptive_avg_pool2d(x, (3, 4))
+    ),
+    Operation("loss", "squared error", _same(2, 5), F.mse_loss, 0),
+    Operation(
+        "loss",
+        "cross-entropy",
+        _same(1, 10),
+        lambda x: F.cross_entropy(x, _index(len(x), 10), reduction="none"),
+    ),
+    Operation(
+        "indexing",
+        "index_add",
+        lambda n: ((3, 5), (n, 5)),
+        lambda x, y: x.index_add(0, _index(len(y), 3), y),
+        0,
+    ),
+    Operation(
+        "indexing",
+        "gradient of an embedding",
+        lambda n: ((4, 5), (n, 5)),
+        lambda w, g: _gradient(lambda w: F.embedding(_index(len(g), 4), w))(w, g),
+        0,
+    ),
+)
+
+
+def _contiguous(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return buffer[MARGIN : MARGIN + x.numel()].view(x.shape)
+
+
+def _strided(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    spread = (*x.shape[:-1], 3 * x.shape[-1]) if x.dim() else (3,)
+    y = buffer[MARGIN : MARGIN + 3 * x.numel()].view(spread)[..., 1::3]
+    return y if x.dim() else y[0]
+
+
+def _transposed(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    backwards = buffer[MARGIN : MARGIN + x.numel()].view(x.shape[::-1])
+    return backwards.permute(*range(x.dim())[::-1])
+
+
+def _channels_last(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    last = (*x.shape[:1], *x.shape[2:], *x.shape[1:2])
+    return _contiguous(buffer, torch.empty(last, device="meta")).movedim(-1, min(1, x.dim() - 1))
+
+
+MARGIN: Final = 67
+"""Elements of padding before and after a guarded tensor."""
+
+LAYOUTS: Final[dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+    "contiguous": _contiguous,
+    "strided": _strided,
+    "transposed": _transposed,
+    "channels last": _channels_last,
+}
+"""Layouts of a tensor within a buffer."""
+
+
+def guarded(x: torch.Tensor, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A copy of ``x`` in a layout, and its buffer, which is NaN wherever the copy is not."""
+    buffer = torch.full((3 * x.numel() + 2 * MARGIN,), torch.nan)
+    y = LAYOUTS[layout](buffer, x) if x.dim() else _strided(buffer, x)
+    return y.copy_(x), buffer
+
+
+def untouched(y: torch.Tensor, buffer: torch.Tensor) -> bool:
+    """Whether everything around a guarded tensor is still NaN; leaves the tensor NaN."""
+    y.fill_(torch.nan)
+    return bool(buffer.isnan().all())
