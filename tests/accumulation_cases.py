@@ -259,6 +259,11 @@ WRITTEN: Final[dict[str, list[tuple[Any, ...]]]] = {
     "aten._weight_norm_interface_backward.default": [
         (normal(4, 3, 2) * 0.5, normal(4, 3, 2), normal(4, 1, 1), normal(4, 1, 1).square() + 0.5, 0)
     ],
+    "aten.avg_pool2d.default": [
+        (normal(2, 3, 8, 6), [2, 3]),
+        (normal(3, 8, 6), [2, 2], [3, 1]),
+        (normal(2, 3, 7, 7), [3, 3], [2, 2], [1, 1]),
+    ],
     "aten.max_pool2d_with_indices_backward.default": [
         (
             *(normal(2, 3, 3, 3), normal(2, 3, 7, 7), [3, 3], [2, 2], [0, 0], [1, 1], False),

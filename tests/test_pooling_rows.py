@@ -29,6 +29,7 @@ INTEGERS = frozenset(
 
 COUNTED = {
     "aten.avg_pool2d.default": ((normal(2, 3, 8, 8), [2]), 96 * (3 + 1)),
+    "aten.avg_pool3d.default": ((normal(2, 8, 8, 8), [2, 2, 3], [2, 2, 1]), 192 * (11 + 1)),
     "aten._adaptive_avg_pool2d.default": ((normal(2, 3, 8, 8), [4, 4]), 96 * (3 + 2)),
     "aten.mse_loss.default": ((normal(5, 7), normal(5, 7)), 2 * 35 + 34 + 1),
     "aten.mse_loss_backward.default": ((normal(), normal(5, 7), normal(5, 7), 1), 1 + 3 * 35),

@@ -7,6 +7,8 @@ in the flattened input.  Gradients add window after window, in the order of the 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -15,6 +17,7 @@ import torch
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.pointwise import DIV
+from fuzzytorch.program import Program
 from fuzzytorch.table import Row, Verdict
 
 
@@ -150,6 +153,33 @@ def _sums(call: Call, x: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
     return sums.view(*x.shape[: -len(axes)], *(axis.outputs for axis in axes))
 
 
+def _strided_taps(x: torch.Tensor, axes: Sequence[Axis]) -> list[torch.Tensor]:
+    """Every element of small windows as a view over all windows; empty where that cannot be."""
+    taps = math.prod(axis.positions.shape[1] for axis in axes)
+    whole = all(bool(axis.valid.all()) for axis in axes)
+    if not whole or not 2 <= taps <= MOST_TAPS or any(axis.outputs == 0 for axis in axes):
+        return []
+    windows = x
+    for axis in axes:
+        step = int(axis.positions[1, 0]) if axis.outputs > 1 else axis.size
+        # Every dimension of taps is appended, so that the next axis moves to this place.
+        windows = windows.unfold(-len(axes), axis.positions.shape[1], step)
+    places = itertools.product(*(range(axis.positions.shape[1]) for axis in axes))
+    selections: list[Any] = [(..., *place) for place in places]
+    return [windows[selection] for selection in selections]
+
+
+MOST_TAPS: Final = 8
+"""Elements of a window up to which they are inputs of one elementwise program."""
+
+
+@functools.cache
+def _mean_of(taps: int) -> Program:
+    """The sum of the inputs from the first to the last, over a scalar."""
+    adds = [("add", 0, 1)] + [("add", taps + t - 1, t) for t in range(2, taps)]
+    return Program(taps, 1, (*adds, ("div", 2 * taps - 1, taps)))
+
+
 def _divisor(axes: Sequence[Axis], override: int | None) -> int | torch.Tensor:
     """What every average is divided by: one number where it is the same for all."""
     if override is not None:
@@ -175,9 +205,13 @@ def _average(dimensions: int) -> Callable[..., torch.Tensor]:
         axes = _regular_axes(
             x, dimensions, kernel_size, stride, padding, ceil_mode, count_include_pad
         )
-        sums = _sums(call, x, axes)
-        out = torch.empty(sums.shape, memory_format=_memory_format(x, _kept(dimensions)))
-        return DIV(call, sums, _divisor(axes, divisor_override), out=out)
+        shape = (*x.shape[:-dimensions], *(axis.outputs for axis in axes))
+        out = torch.empty(shape, memory_format=_memory_format(x, _kept(dimensions)))
+        divisor = _divisor(axes, divisor_override)
+        taps = _strided_taps(x, axes)
+        if taps and not isinstance(divisor, torch.Tensor):
+            return call.elementwise(_mean_of(len(taps)), *taps, scalars=(divisor,), out=out)
+        return DIV(call, _sums(call, x, axes), divisor, out=out)
 
     return average
 
