@@ -130,6 +130,15 @@ class TestConversions:
         normal = x.abs() > torch.finfo(torch.float16).tiny
         assert torch.equal(z.float()[normal], y[normal])
 
+    def test_a_virtual_range_narrows_what_a_conversion_stores(self):
+        x = randn(1000, dtype=torch.float64) * 2.0**-4
+        with ft.fuzzy("rn", seed=0, precision=4, emin=-5):
+            y = x.half().double()
+        quantum = 2.0 ** (-5 - 3)
+        small = x.abs() < 2.0**-5
+        assert small.any()
+        assert torch.equal(y[small], (x[small] / quantum).round() * quantum)
+
 
 CALLS = {
     "add": lambda x: x + x.flip(0),

@@ -1,0 +1,133 @@
+"""Laws of the ways into a mode: gradient modes, scripts, subclasses, and what no row computes."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import fuzzytorch as ft
+from fuzzytorch.table import Verdict
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+X = randn(200)
+
+
+def verdicts(mode, name):
+    return {r.verdict: r.calls for r in mode.coverage.records if r.name == name}
+
+
+class TestPaths:
+    @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+    def test_layers_scatter_whatever_the_gradient_mode(self, context):
+        layers = {
+            torch.nn.Conv2d(2, 3, 3): (2, 2, 6, 6),
+            torch.nn.Linear(20, 7): (3, 20),
+            torch.nn.LayerNorm(30): (4, 30),
+        }
+        for layer, shape in layers.items():
+            x = randn(*shape)
+            with context(), ft.fuzzy("sr", seed=0) as mode:
+                samples = torch.stack([layer(x).clone() for _ in range(12)])
+                product = torch.matmul(randn(2, 3, 4), randn(4, 5))
+            assert (samples.double().std(0) > 0).float().mean() > 0.9
+            assert product.shape == (2, 3, 5)
+            assert mode.coverage.share(Verdict.ROUNDED) == 1
+
+    def test_scripted_functions_are_perturbed(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            scripted = torch.jit.script(_composite)
+        for _ in range(3):
+            scripted(X)
+        with ft.fuzzy("sr", seed=0):
+            a = scripted(X)
+        with ft.fuzzy("sr", seed=0):
+            assert torch.equal(a, _composite(X))
+
+    def test_a_tensor_subclass_answers_for_itself_and_its_parts_are_perturbed(self):
+        with ft.fuzzy("sr", seed=0) as mode:
+            y = Wrapped(X) + Wrapped(X)
+            assert isinstance(y, Wrapped)
+            z = Wrapped(X) * 0.1
+        assert not torch.equal(z.inner, X * 0.1)
+        assert verdicts(mode, "aten.mul.Tensor") == {Verdict.ROUNDED: 1}
+
+    def test_a_custom_operation_runs_is_counted_and_warned_about_once(self, cube):
+        with ft.fuzzy("sr", seed=0) as mode, pytest.warns(UserWarning, match="cube") as caught:
+            for _ in range(3):
+                y = cube(X)
+        assert torch.equal(y, X**3)
+        assert len(caught) == 1
+        assert verdicts(mode, "fuzzytorch_test.cube.default") == {Verdict.UNCOVERED: 3}
+        assert mode.coverage.share(Verdict.UNCOVERED) == 1
+
+    def test_a_strict_mode_refuses_what_it_cannot_perturb(self, cube):
+        with ft.fuzzy("sr", seed=0, strict=True):
+            X + 0.1
+            with pytest.raises(RuntimeError, match=r"fuzzytorch_test\.cube\.default"):
+                cube(X)
+            with pytest.raises(RuntimeError, match=r"aten\.add\.Tensor.*float64"):
+                X.double() + 1
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+    def test_a_dtype_that_no_row_computes_runs_unperturbed_and_is_named(self, dtype):
+        x = X.to(dtype)
+        name = str(dtype).removeprefix("torch.")
+        with ft.fuzzy("sr", seed=0) as mode, pytest.warns(UserWarning, match=f"dtype {name}"):
+            y = x * 0.1
+        assert torch.equal(y, x * 0.1)
+        assert verdicts(mode, "aten.mul.Tensor") == {Verdict.UNCOVERED: 1}
+
+    def test_a_complex_number_makes_an_operation_complex(self):
+        with ft.fuzzy("sr", seed=0), pytest.warns(UserWarning, match="a complex number"):
+            assert torch.equal(X * 2j, X.to(torch.complex64) * 2j)
+
+    def test_sparse_tensors_run_unperturbed_and_are_named(self):
+        x = torch.eye(3).to_sparse()
+        with ft.fuzzy("sr", seed=0), pytest.warns(UserWarning, match="layout sparse_coo"):
+            assert torch.equal((x * 0.5).to_dense(), torch.eye(3) * 0.5)
+
+    def test_without_a_row_or_decomposition_the_result_of_binary64_is_rounded(self):
+        a = randn(3, 5, 4)
+        with ft.fuzzy("sr", seed=0) as mode:
+            samples = torch.stack([torch.linalg.householder_product(a, a[:, 0]) for _ in range(9)])
+        exact = torch.linalg.householder_product(a.double(), a[:, 0].double())
+        assert samples.dtype == torch.float32
+        assert ((samples - exact).abs() <= exact.abs() * 2.0**-23).all()
+        assert samples.double().std(0).mean() > 0
+        assert mode.coverage.share(Verdict.COARSE) == 1
+
+
+def _composite(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x * 0.1) + x
+
+
+class Wrapped(torch.Tensor):
+    """A subclass that holds a tensor and wraps the result of every operation on it."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        inner = [a.inner if isinstance(a, Wrapped) else a for a in args]
+        return cls(func(*inner, **(kwargs or {})))
+
+
+@pytest.fixture(scope="module")
+def cube():
+    library = torch.library.Library("fuzzytorch_test", "DEF")
+    library.define("cube(Tensor x) -> Tensor")
+    library.impl("cube", lambda x: x**3, "CPU")
+    yield torch.ops.fuzzytorch_test.cube
+    library._destroy()
