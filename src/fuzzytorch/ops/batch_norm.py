@@ -40,23 +40,21 @@ def _channels(x: torch.Tensor, per_channel: torch.Tensor) -> torch.Tensor:
     return per_channel.view(1, -1, *[1] * (x.dim() - 2))
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    return x.to(torch.float64, memory_format=torch.contiguous_format)
-
-
-def _without_channels(x: torch.Tensor) -> list[int]:
-    return [0, *range(2, x.dim())]
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """The values of every channel, float64 ``(C, values)``, in an order without layout."""
+    rows = x.transpose(0, 1).reshape(x.shape[1], -1)
+    return rows.to(torch.float64, memory_format=torch.contiguous_format)
 
 
 def _statistics(
     call: Call, x: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mean and reciprocal deviation as stored, float32; the sum of squares, float64."""
-    wide = _wide(x)
-    count = x.numel() // x.shape[1]
-    variance, mean = torch.var_mean(wide, _without_channels(x), correction=0)
+    rows = _rows(x)
+    count = rows.shape[1]
+    mean = rows.mean(1)
     # Stock torch keeps this sum in binary32 between its two passes.
-    squares = call.round(variance * count).double()
+    squares = call.round(rows.sub_(mean.unsqueeze(1)).square_().sum(1)).double()
     invstd = 1.0 / torch.sqrt(squares / count + eps)
     if eps == 0:
         invstd = invstd.masked_fill(squares == 0, 0.0)
@@ -279,13 +277,12 @@ def backward(
         return tuple(z if wanted else None for z, wanted in zip(zeros, output_mask, strict=True))
     mean = _defined(save_mean if train else running_mean)
     invstd = _defined(save_invstd) if train else RECIPROCAL_ROOT(call, _defined(running_var), eps)
-    dims = _without_channels(x)
     grad_x = grad_weight = grad_bias = None
     if train or output_mask[1] or output_mask[2]:
-        wide = _wide(grad)
-        total = call.round(wide.sum(dims))
-        dots = (wide * (_wide(x) - _channels(x, mean).double())).sum(dims)
-        dots = call.round(dots)
+        rows = _rows(grad)
+        total = call.round(rows.sum(1))
+        deviations = _rows(x).sub_(mean.double().unsqueeze(1))
+        dots = call.round(rows.mul_(deviations).sum(1))
         grad_weight = MUL(call, dots, invstd) if output_mask[1] else None
         grad_bias = total if output_mask[2] else None
     if output_mask[0]:
