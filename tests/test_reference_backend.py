@@ -191,21 +191,21 @@ def test_a_prefix_of_rows_keeps_its_draws() -> None:
 
 
 @pytest.mark.parametrize("primitive", ["gemm", "reduce"])
-def test_an_accumulation_in_sr_survives_an_overflow_of_binary32_that_other_modes_report(
+def test_an_accumulation_in_sr_survives_an_overflow_that_other_modes_and_formats_report(
     primitive: str,
 ) -> None:
     a, b = torch.tensor([[2.0**100, -(2.0**100), 1.0]]), torch.tensor([[2.0**100, 2.0**100, 3.0]])
     results = {}
-    for mode in ("sr", "rn"):
-        out = torch.empty(1)
+    for name in ("sr", "rn", "sr-bfloat16"):
+        out, rounding = torch.empty(1), ROUNDINGS[name]
         if primitive == "gemm":
-            BACKEND.gemm(a[None], b.T[None], out.view(1, 1, 1), Rounding(mode), STREAM)
+            BACKEND.gemm(a[None], b.T[None], out.view(1, 1, 1), rounding, STREAM)
         else:
             a_dot, b_dot = (v.repeat_interleave(32, 1) for v in (a, b))
-            BACKEND.reduce("dot", a_dot, out, Rounding(mode), STREAM, b_dot)
-        results[mode] = out.item()
-    assert results["sr"] == (3.0 if primitive == "gemm" else 96.0)
-    assert results["rn"] == torch.inf
+            BACKEND.reduce("dot", a_dot, out, rounding, STREAM, b_dot)
+        results[name] = out.item()
+    survivor = 3.0 if primitive == "gemm" else 96.0
+    assert results == {"sr": survivor, "rn": torch.inf, "sr-bfloat16": torch.inf}
 
 
 @pytest.mark.parametrize(
