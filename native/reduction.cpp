@@ -6,6 +6,72 @@
 
 namespace prism {
 
+namespace {
+
+// The terms of reduction rows, each row contiguous: in place where memory allows, otherwise
+// gathered; rows that lie side by side in memory are gathered together.
+class Rows {
+ public:
+  Rows(const View<const float>& x, std::int64_t rows, std::int64_t length)
+      : x_(x), length_(length), flat_(x), lead_(part(x, rows, true)), tail_(part(x, rows, false)) {
+    const bool beside = lead_.dims == 1 && tail_.dims == 1 && lead_.stride[0] < tail_.stride[0];
+    if (!flat_.contiguous() && beside) {
+      together_ = std::clamp<std::int64_t>(kBlock / length, 1, std::min(rows, kGroup));
+    }
+  }
+
+  // Floats that a thread must provide to `terms`.
+  std::int64_t memory() const {
+    return together_ * pitch() + (together_ > 1 ? 0 : std::min(length_, kReduceChunk));
+  }
+
+  // Terms [first, first + count) of a row; `held` is the block of rows in memory.
+  const float* terms(std::int64_t row, std::int64_t first, std::int64_t count, float* memory,
+                     std::int64_t& held) const {
+    if (flat_.contiguous()) return flat_.data + row * length_ + first;
+    if (together_ > 1) {
+      if (row / together_ != held) transpose(row / together_, memory);
+      held = row / together_;
+      return memory + row % together_ * pitch() + first;
+    }
+    gather(flat_, row * length_ + first, count, memory);
+    return memory;
+  }
+
+ private:
+  static constexpr std::int64_t kBlock = 1 << 16;  // floats gathered together
+
+  // The leading dimensions that make up the rows, or the others.
+  static View<const float> part(const View<const float>& x, std::int64_t rows, bool leading) {
+    std::size_t split = 0;
+    for (std::int64_t n = 1; n < rows; ++split) n *= x.size[split];
+    View<const float> v;
+    v.data = x.data;
+    const auto from = leading ? 0 : split, to = leading ? split : x.size.size();
+    v.size.assign(x.size.begin() + from, x.size.begin() + to);
+    v.stride.assign(x.stride.begin() + from, x.stride.begin() + to);
+    return v;
+  }
+
+  // A power of two would send all rows to the same cache lines.
+  std::int64_t pitch() const { return length_ + kGroup; }
+
+  void transpose(std::int64_t block, float* memory) const {
+    const std::int64_t first = block * together_;
+    const std::int64_t count = std::min(together_, lead_.size[0] - first);
+    for (std::int64_t k = 0; k < length_; ++k) {
+      const float* p = x_.data + first * lead_.stride[0] + k * tail_.stride[0];
+      for (std::int64_t i = 0; i < count; ++i) memory[i * pitch() + k] = p[i * lead_.stride[0]];
+    }
+  }
+
+  const View<const float>& x_;
+  std::int64_t length_, together_ = 1;
+  Flat<const float> flat_, lead_, tail_;
+};
+
+}  // namespace
+
 void reduce(const Context& context, Reduction kind, const View<const float>& x,
             const View<const float>* y, const View<float>& out) {
   const Kernels& kernel = kernels();
@@ -13,26 +79,21 @@ void reduce(const Context& context, Reduction kind, const View<const float>& x,
   const std::int64_t rows = out.size[0], length = x.count() / rows;
   const std::int64_t chunks = (length + kReduceChunk - 1) / kReduceChunk;
   std::vector<double> totals(chunks > 1 ? rows * chunks : 0);
-  const Flat<const float> flat_x(x);
-  const Flat<const float> flat_y(y ? *y : x);
-  const std::int64_t grain = std::max<std::int64_t>(1, 16384 / std::min(length, kReduceChunk));
+  const Rows first(x, rows, length), second(y ? *y : x, rows, length);
+  const std::int64_t grain =
+      (16384 / std::min(length, kReduceChunk) + kGroup) / kGroup * kGroup / (chunks > 1 ? 16 : 1);
   parallel_for(context.threads, rows * chunks, grain, [&](std::int64_t begin, std::int64_t end) {
-    float* memory = workspace<float>(2 * std::min(length, kReduceChunk));
+    float* memory = workspace<float>(first.memory() + second.memory());
+    std::int64_t held_x = -1, held_y = -1;
     for (std::int64_t item = begin; item < end; ++item) {
-      const std::int64_t row = item / chunks, chunk = item % chunks;
-      const std::int64_t first = row * length + chunk * kReduceChunk;
+      const std::int64_t row = item / chunks, at = item % chunks * kReduceChunk;
       ReduceChunk c{};
       c.kind = kind;
-      c.count = std::min(kReduceChunk, length - chunk * kReduceChunk);
+      c.count = std::min(kReduceChunk, length - at);
       c.row = item;
       c.last = chunks == 1;
-      const auto contiguous = [&](const Flat<const float>& v, float* spare) -> const float* {
-        if (v.contiguous()) return v.data + first;
-        gather(v, first, c.count, spare);
-        return spare;
-      };
-      c.x = contiguous(flat_x, memory);
-      c.y = y ? contiguous(flat_y, memory + std::min(length, kReduceChunk)) : c.x;
+      c.x = first.terms(row, at, c.count, memory, held_x);
+      c.y = y ? second.terms(row, at, c.count, memory + first.memory(), held_y) : c.x;
       const double total = kernel.reduce_chunk(context.rounding, key, c);
       if (chunks > 1) {
         totals[item] = total;

@@ -188,6 +188,21 @@ def test_a_reduction_of_several_chunks_over_strided_dimensions(rounding: Roundin
     )
 
 
+@one_mode_per_policy
+@pytest.mark.parametrize("kind", ["sum", "dot"])
+@pytest.mark.parametrize(("rows", "length"), [(37, 75), (16, 64), (2, 1300)])
+def test_reductions_over_leading_dimensions(
+    kind: str, rows: int, length: int, rounding: Rounding
+) -> None:
+    x, y = deviates(20, length, rows).t(), deviates(21, length, 2 * rows).t()[::2]
+    second = (y,) if kind == "dot" else ()
+    assert_equal_everywhere(
+        lambda backend, out, r, s: backend.reduce(kind, x, out, r, s, *second),
+        torch.empty(rows),
+        rounding,
+    )
+
+
 @few_roundings
 @pytest.mark.parametrize("kind", ["sum", "prod"])
 @pytest.mark.parametrize("shape", [(1, 1), (18, 5), (3, 256), (17, 300)])
