@@ -47,7 +47,7 @@ void run_round(const P& policy, const Key& key, const ElementwiseTile& t, int in
   });
 }
 
-// Operations without rounding; NaN spreads through min and max as in torch.
+// Operations without rounding; NaN spreads through min and max, of equals the second is taken.
 inline void run_exact(Op op, std::int64_t count, const float* a, const float* b, const float* c,
                       float* out) {
   switch (op) {
@@ -59,12 +59,12 @@ inline void run_exact(Op op, std::int64_t count, const float* a, const float* b,
       break;
     case Op::min:
       for (std::int64_t i = 0; i < count; ++i) {
-        out[i] = a[i] != a[i] ? a[i] : (b[i] != b[i] ? b[i] : (b[i] < a[i] ? b[i] : a[i]));
+        out[i] = a[i] != a[i] || a[i] < b[i] ? a[i] : b[i];
       }
       break;
     case Op::max:
       for (std::int64_t i = 0; i < count; ++i) {
-        out[i] = a[i] != a[i] ? a[i] : (b[i] != b[i] ? b[i] : (a[i] < b[i] ? b[i] : a[i]));
+        out[i] = a[i] != a[i] || a[i] > b[i] ? a[i] : b[i];
       }
       break;
     case Op::copysign:

@@ -38,9 +38,11 @@ class Operation:
         return self.name
 
     def operands(self, n: int) -> tuple[torch.Tensor, ...]:
-        """Positive operands that depend on nothing but the size: any function takes them."""
+        """Positive operands with all their bits, which depend on nothing but the size."""
         generator = torch.Generator().manual_seed(n)
-        return tuple(torch.rand(s, generator=generator) + 0.25 for s in self.shapes(n))
+        uniform = [torch.rand((2, *s), generator=generator) for s in self.shapes(n)]
+        # Uniform numbers are multiples of 2^-24, whose sums and differences are exact.
+        return tuple((u[0] + 0.25) * (u[1] + 0.5) for u in uniform)
 
 
 def _gradient(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -11,7 +11,7 @@ import torch
 
 from fuzzytorch.backends import cpu
 from fuzzytorch.backends.reference import ReferenceBackend
-from fuzzytorch.program import Program
+from fuzzytorch.program import ARITY, EXACT, Program
 from fuzzytorch.rounding import MODES, PRESETS, Rounding
 from fuzzytorch.stream import Stream
 
@@ -108,6 +108,17 @@ def test_each_operation_on_special_values_and_eighty_binades(
         lambda backend, out, r, s: backend.elementwise(program, operands, (), out, r, s),
         torch.empty(400),
         rounding,
+    )
+
+
+@pytest.mark.parametrize("operation", EXACT)
+def test_operations_without_rounding_on_special_values(operation: str) -> None:
+    program = Program(ARITY[operation], 0, ((operation, *range(ARITY[operation])),))
+    operands = [edges(0, 400), edges(1, 400), edges(2, 400).flip(0)][: ARITY[operation]]
+    assert_equal_everywhere(
+        lambda backend, out, r, s: backend.elementwise(program, operands, (), out, r, s),
+        torch.empty(400),
+        Rounding.of("sr"),
     )
 
 
