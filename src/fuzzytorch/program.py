@@ -17,7 +17,7 @@ ROUNDED: Final = ("add", "sub", "mul", "div", "sqrt", "fma", "round")
 """Operations rounded under the mode: ``fma`` is ``a*b + c``; ``round`` stores a binary64 input."""
 
 EXACT: Final = ("neg", "abs", "min", "max", "copysign", "select")
-"""Operations without rounding: ``min``/``max`` propagate NaN; ``select`` is ``b if a > 0 else c``."""
+"""Operations without rounding: ``min``/``max`` propagate NaN; ``select`` is ``a > 0 ? b : c``."""
 
 OPCODES: Final = ROUNDED + EXACT
 """All operations; their positions are the codes that native kernels know."""
@@ -33,6 +33,10 @@ TILE: Final = 1024
 
 LANES: Final = 64
 """Columns of a tile: element ``e`` of a tile is column ``e % 64`` at step ``e // 64``."""
+
+
+Instruction = tuple[str, int] | tuple[str, int, int] | tuple[str, int, int, int]
+"""An operation and the registers that it reads."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Program:
 
     inputs: int
     scalars: int
-    code: tuple[tuple[str | int, ...], ...]
+    code: tuple[Instruction, ...]
 
     def __post_init__(self) -> None:
         defined = self.inputs + self.scalars

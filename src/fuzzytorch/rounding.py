@@ -45,12 +45,12 @@ UNIFORM_BITS: Final = 29
 """Random bits that decide one stochastic rounding (53 - 24)."""
 
 _FORMATS: Final = {
-    # name: (precision, emin, emax, largest or None for the IEEE value)
-    "binary32": (24, -126, 127, None),
-    "tf32": (11, -126, 127, None),
-    "bfloat16": (8, -126, 127, None),
-    "float16": (11, -14, 15, None),
-    "float8_e5m2": (3, -14, 15, None),
+    # name: (precision, emin, emax, largest or NaN for the IEEE value)
+    "binary32": (24, -126, 127, math.nan),
+    "tf32": (11, -126, 127, math.nan),
+    "bfloat16": (8, -126, 127, math.nan),
+    "float16": (11, -14, 15, math.nan),
+    "float8_e5m2": (3, -14, 15, math.nan),
     # The all-ones code is NaN (OCP 8-bit specification), so 448 is the largest.
     "float8_e4m3": (4, -6, 8, 448.0),
 }
@@ -67,7 +67,7 @@ class Rounding:
         precision: bits of the significand, the leading one included (2 to 24).
         emin: exponent of the smallest normal number (``-126`` in binary32).
         emax: exponent of the largest number (``127`` in binary32).
-        largest: the largest finite number; beyond it lies Inf.  ``None`` means
+        largest: the largest finite number; beyond it lies Inf.  NaN, the default, means
             ``(2 - 2**(1 - precision)) * 2**emax``.
 
     Raises:
@@ -78,7 +78,7 @@ class Rounding:
     precision: int = 24
     emin: int = -126
     emax: int = 127
-    largest: float | None = None
+    largest: float = math.nan
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -99,7 +99,7 @@ class Rounding:
                 "it must be increasing and lie within the -126..127 of binary32."
             )
         ieee = (2.0 - 2.0 ** (1 - self.precision)) * 2.0**self.emax
-        if self.largest is None:
+        if math.isnan(self.largest):
             object.__setattr__(self, "largest", ieee)
         elif not 2.0**self.emin <= self.largest <= ieee:
             raise ValueError(
@@ -193,6 +193,7 @@ def _takes_upper(
         case "rn" | "ud":
             return (f > 0.5) | ((f == 0.5) & (k.remainder(2) == 1))
         case "sr":
+            assert draw is not None
             threshold = 1 << UNIFORM_BITS
             return (f * threshold).floor() + draw >= threshold
         case "cestac":
@@ -232,5 +233,6 @@ def _overflow(y: torch.Tensor, draw: torch.Tensor | None, rounding: Rounding) ->
         case "down":
             return torch.where(torch.signbit(y), infinite, largest)
         case "cestac":
+            assert draw is not None
             return torch.where((draw == 1) != torch.signbit(y), infinite, largest)
     return infinite

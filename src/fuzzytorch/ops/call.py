@@ -164,9 +164,7 @@ class Call:
             # A product with very few columns fills the lanes of a kernel from its rows.
             # The choice rests on n alone, so that more rows keep the draws of the fewer.
             if n <= 4:
-                self.backend.gemm(
-                    b3.mT, a3.mT, out.mT, self.rounding, self._next_stream()
-                )
+                self.backend.gemm(b3.mT, a3.mT, out.mT, self.rounding, self._next_stream())
             else:
                 self.backend.gemm(a3, b3, out, self.rounding, self._next_stream())
             self.operations += 2 * batch * m * n * k
@@ -195,7 +193,7 @@ class Call:
     def accumulate(
         self, index: torch.Tensor, source: torch.Tensor, out: torch.Tensor
     ) -> torch.Tensor:
-        """``out[index[i]] += source[i]`` in the order of ``i``; ``out`` contiguous ``(rows, inner)``."""
+        """``out[index[i]] += source[i]`` in the order of ``i``; ``out`` is ``(rows, inner)``."""
         if source.numel() > 0:
             self.backend.accumulate(index, source, out, self.rounding, self._next_stream())
             self.operations += source.numel()

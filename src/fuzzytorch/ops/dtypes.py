@@ -190,7 +190,7 @@ def rounded_to(call: Call, y: torch.Tensor, format: str) -> torch.Tensor:
 @functools.cache
 def _narrower(rounding: Rounding, format: str) -> Rounding:
     target = Rounding.of(rounding.mode, format)
-    largest = min(target.largest or 0.0, rounding.largest or 0.0)
+    largest = min(target.largest, rounding.largest)
     precision = min(target.precision, rounding.precision)
     emax = min(target.emax, rounding.emax)
     ieee = (2.0 - 2.0 ** (1 - precision)) * 2.0**emax
