@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
 
 from fuzzytorch.ops.call import Call
+from fuzzytorch.ops.convolution_layout import empty, formats
 from fuzzytorch.ops.pointwise import ADD
 from fuzzytorch.table import Row, Verdict
 
@@ -71,21 +71,6 @@ def _run(
     return out
 
 
-def _allocate(shape: Sequence[int], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """An output in the memory format that stock torch chooses for this input and weight."""
-    memory_format = torch.contiguous_format
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(shape))
-    if last is not None and (_suggests(x, last) or _suggests(weight, last)):
-        memory_format = last
-    return torch.empty(shape, dtype=torch.float32, device=x.device, memory_format=memory_format)
-
-
-def _suggests(x: torch.Tensor, memory_format: torch.memory_format) -> bool:
-    """Whether the strides of a tensor say that its channels are last."""
-    # By strides alone: a tensor may be contiguous in both senses, and stock looks no further.
-    return suggest_memory_format(x) == memory_format
-
-
 def _output_shape(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -124,7 +109,9 @@ def convolution(
     *_flags: bool,
 ) -> torch.Tensor:
     shape = _output_shape(x, weight, stride, padding, dilation, transposed, output_padding, groups)
-    out = _allocate(shape, x, weight)
+    asked = (stride, padding, dilation, transposed, output_padding, groups)
+    chosen = formats(x, weight, bias, None, asked, shape)
+    out = empty(shape, chosen.output, x.device)
     geometry = _geometry(x.dim() - 2, stride, padding, dilation, groups)
     _run(call, "conv_transposed" if transposed else "conv", x, weight, out, geometry)
     if bias is not None:
@@ -147,15 +134,17 @@ def convolution_backward(
     output_mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...]:
     geometry = _geometry(x.dim() - 2, stride, padding, dilation, groups)
+    asked = (stride, padding, dilation, transposed, output_padding, groups)
+    chosen = formats(x, weight, None, bias_sizes, asked, grad.shape)
     grad_x = grad_weight = grad_bias = None
     if output_mask[0]:
         form = "conv" if transposed else "conv_transposed"
-        grad_x = _run(call, form, grad, weight, _allocate(x.shape, x, weight), geometry)
+        grad_x = _run(call, form, grad, weight, empty(x.shape, chosen.x, x.device), geometry)
     if output_mask[1]:
         # The transposed convolution is the gradient of a convolution of its output,
         # so the two tensors change places.
         wide, narrow = (grad, x) if transposed else (x, grad)
-        out = _allocate(weight.shape, x, weight)
+        out = empty(weight.shape, chosen.weight, x.device)
         grad_weight = _run(call, "conv_weight", wide, narrow, out, geometry)
     if output_mask[2]:
         grad_bias = call.reduce("sum", grad, [0, *range(2, grad.dim())])
