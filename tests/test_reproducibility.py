@@ -193,6 +193,36 @@ def test_large_operations_give_the_same_bits_for_any_number_of_threads(
     assert torch.equal(*results)
 
 
+TO_ONE_NUMBER: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "variance": torch.var,
+    "mean beside the variance": lambda x: torch.var_mean(x)[1],
+    "mean beside the deviation": lambda x: torch.std_mean(x, (0, 1, 2), keepdim=True)[1],
+    "mean of one channel": lambda x: torch.native_batch_norm(
+        x, None, None, None, None, True, 0.1, 1e-5
+    )[1],
+}
+"""Reductions that stock torch computes in binary64, and we with it."""
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("name", TO_ONE_NUMBER)
+def test_binary64_reductions_to_one_number_give_the_same_bits_for_any_number_of_threads(
+    name: str, count: int, use_threads: Callable[[int], None]
+) -> None:
+    # The mean is 0 but for errors of binary64, which depend on the order of the additions.
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randn(100_000, generator=generator)
+    half *= torch.exp(6 * torch.randn(100_000, generator=generator))
+    order = torch.randperm(200_000, generator=generator)
+    x = torch.cat([half, -half])[order].view(200, 1, 1000)
+    results = []
+    for threads in (1, count):
+        use_threads(threads)
+        with ft.fuzzy("sr", seed=SEED):
+            results.append(TO_ONE_NUMBER[name](x))
+    assert torch.equal(*results)
+
+
 @pytest.mark.parametrize("mode", RANDOM_MODES)
 @pytest.mark.parametrize("operation", [o for o in OPERATIONS if o.batched], ids=str)
 def test_the_first_items_of_a_batch_keep_their_bits_when_the_batch_grows(

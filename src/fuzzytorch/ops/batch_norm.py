@@ -46,15 +46,21 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     return rows.to(torch.float64, memory_format=torch.contiguous_format)
 
 
+def _sums(rows: torch.Tensor) -> torch.Tensor:
+    """The sums of rows, float64 ``(C,)``, in an order that does not depend on threads."""
+    # Torch cuts a reduction to one number into as many parts as it has threads.
+    return rows.sum(1) if len(rows) > 1 else rows.expand(2, -1).sum(1)[:1]
+
+
 def _statistics(
     call: Call, x: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mean and reciprocal deviation as stored, float32; the sum of squares, float64."""
     rows = _rows(x)
     count = rows.shape[1]
-    mean = rows.mean(1)
+    mean = _sums(rows) / count
     # Stock torch keeps this sum in binary32 between its two passes.
-    squares = call.round(rows.sub_(mean.unsqueeze(1)).square_().sum(1)).double()
+    squares = call.round(_sums(rows.sub_(mean.unsqueeze(1)).square_())).double()
     invstd = 1.0 / torch.sqrt(squares / count + eps)
     if eps == 0:
         invstd = invstd.masked_fill(squares == 0, 0.0)
@@ -280,9 +286,9 @@ def backward(
     grad_x = grad_weight = grad_bias = None
     if train or output_mask[1] or output_mask[2]:
         rows = _rows(grad)
-        total = call.round(rows.sum(1))
+        total = call.round(_sums(rows))
         deviations = _rows(x).sub_(mean.double().unsqueeze(1))
-        dots = call.round(rows.mul_(deviations).sum(1))
+        dots = call.round(_sums(rows.mul_(deviations)))
         grad_weight = MUL(call, dots, invstd) if output_mask[1] else None
         grad_bias = total if output_mask[2] else None
     if output_mask[0]:

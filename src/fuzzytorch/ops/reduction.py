@@ -129,6 +129,14 @@ def _variance(
     wide = x.to(torch.float64, memory_format=torch.contiguous_format)
     correction = 1 if correction is None else correction
     moments = torch.std_mean if root else torch.var_mean
+    reduced = _reduced(x, dim)
+    kept = [n for d, n in enumerate(x.shape) if d not in reduced]
+    if x.numel() > 1 and math.prod(kept) == 1:
+        # Torch cuts a reduction to one number into as many parts as it has threads, and
+        # one to two numbers never: its bits do not depend on the threads.
+        pair = moments(wide.reshape(1, -1).expand(2, -1), 1, correction=correction)
+        spread, mean = (m[0].view([1] * (x.dim() if keepdim else len(kept))) for m in pair)
+        return spread, mean
     return moments(wide, _listed(dim), correction=correction, keepdim=keepdim)
 
 
