@@ -83,6 +83,7 @@ OPERATIONS: Final = frozenset(
         "nn.functional.fractional_max_pool3d",
         "nn.functional.interpolate",
         "nn.functional.mse_loss",
+        "nn.functional.binary_cross_entropy",
         "nn.functional.nll_loss",
         "nn.functional.cross_entropy",
     ]

@@ -1,4 +1,4 @@
-"""Squared-error and negative log-likelihood losses and their gradients.
+"""Squared error, cross entropy of probabilities, negative log-likelihood, and their gradients.
 
 Other losses reach the table as their parts, through PyTorch's decompositions.
 """
@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula
+from fuzzytorch.ops.formula import Formula, maximum
 from fuzzytorch.ops.pointwise import DIV, MUL
 from fuzzytorch.table import Row, Verdict
 
@@ -31,7 +31,10 @@ SQUARED_ERROR_GRADIENT = Formula(lambda x, target, grad, scale: scale * (x - tar
 def mse_loss(
     call: Call, x: torch.Tensor, target: torch.Tensor, reduction: int = MEAN
 ) -> torch.Tensor:
-    losses = SQUARED_ERROR(call, x, target)
+    return _reduced(call, SQUARED_ERROR(call, x, target), reduction)
+
+
+def _reduced(call: Call, losses: torch.Tensor, reduction: int) -> torch.Tensor:
     if reduction == NONE:
         return losses
     total = call.reduce("sum", losses)
@@ -47,6 +50,58 @@ def mse_loss_backward(
         exact = torch.full((), 2.0 / x.numel(), dtype=torch.float64, device=x.device)
         scale = call.round(exact)
     return SQUARED_ERROR_GRADIENT(call, x, target, grad, scale)
+
+
+def _entropy(target: Any, log: Any, log_of_rest: Any) -> Any:
+    # Stock torch lets no logarithm fall below -100, so that losses stay finite.
+    return (target - 1.0) * maximum(log_of_rest, -100.0) - target * maximum(log, -100.0)
+
+
+def _entropy_gradient(x: Any, target: Any, grad: Any) -> Any:
+    return grad * (x - target) / maximum((1.0 - x) * x, 1e-12)
+
+
+ENTROPY = Formula(_entropy)
+ENTROPY_GRADIENT = Formula(_entropy_gradient)
+
+
+def _probabilities(x: torch.Tensor, name: str) -> None:
+    if not bool(((x >= 0.0) & (x <= 1.0)).all()):
+        raise RuntimeError(f"all elements of {name} should be between 0 and 1")
+
+
+def binary_cross_entropy(
+    call: Call,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: int = MEAN,
+) -> torch.Tensor:
+    _probabilities(x, "input")
+    _probabilities(target, "target")
+    logs = call.via_binary64(torch.log, x), call.via_binary64(_log_of_rest, x)
+    losses = ENTROPY(call, target, *logs)
+    if weight is not None:
+        losses = MUL(call, losses, weight, out=losses)
+    return _reduced(call, losses, reduction)
+
+
+def _log_of_rest(x: torch.Tensor) -> torch.Tensor:
+    return torch.log1p(-x)
+
+
+def binary_cross_entropy_backward(
+    call: Call,
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: int = MEAN,
+) -> torch.Tensor:
+    out = ENTROPY_GRADIENT(call, x, target, grad)
+    if weight is not None:
+        out = MUL(call, out, weight, out=out)
+    return DIV(call, out, x.numel(), out=out) if reduction == MEAN else out
 
 
 def _classes(x: torch.Tensor) -> int:
@@ -114,11 +169,21 @@ def _row(name: str, function: Any, why: str) -> Row:
 
 
 _NLL = "the products with the weights, the sum of the losses and of the weights, the division"
+_ENTROPY = (
+    "the logarithms through binary64; every difference and product, the product with the "
+    "weights, the sum, the division by the count"
+)
 _NLL_BACKWARD = "the division by the total weight and the products with the weights"
 
 ROWS: tuple[Row, ...] = (
     _row("mse_loss.default", mse_loss, "difference, square, sum, division by the count"),
     _row("mse_loss_backward.default", mse_loss_backward, "difference and two products"),
+    _row("binary_cross_entropy.default", binary_cross_entropy, _ENTROPY),
+    _row(
+        "binary_cross_entropy_backward.default",
+        binary_cross_entropy_backward,
+        "every difference, product and quotient",
+    ),
     _row("nll_loss_forward.default", nll_loss, _NLL),
     _row("nll_loss2d_forward.default", nll_loss, _NLL),
     _row("nll_loss_backward.default", nll_loss_backward, _NLL_BACKWARD),
