@@ -132,6 +132,13 @@ _OPAQUE: Final[Mapping[str, Callable[..., int]]] = {
 """Operations of layers that arrive whole and that torch has no formula for."""
 
 ROWS = (
+    Row(
+        "aten.to_mkldnn.default",
+        Verdict.UNCOVERED,
+        None,
+        "what is computed in its layout, as after torch.jit.optimize_for_inference, may not "
+        "reach the mode",
+    ),
     # Declared to draw random numbers, for a dropout that this kernel does not have.
     _coarse(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default),
 )
