@@ -49,11 +49,17 @@ def test_a_row_for_an_overload_that_torch_does_not_have_is_an_error(name):
         Table({"here": (Row(name, Verdict.ROUNDED, nothing, "one rounding"),)})
 
 
-@pytest.mark.parametrize("verdict", list(Verdict))
+@pytest.mark.parametrize("verdict", [v for v in Verdict if v is not Verdict.EXCLUDED])
 def test_a_row_has_a_function_unless_stock_torch_runs(verdict):
     stock = verdict in (Verdict.EXACT, Verdict.UNCOVERED)
     with pytest.raises(ValueError, match="function"):
         Row("aten.add.Tensor", verdict, nothing if stock else None, "why")
+
+
+@pytest.mark.parametrize("function", [None, nothing])
+def test_a_row_is_never_excluded(function):
+    with pytest.raises(ValueError, match="only calls can be"):
+        Row("aten.add.Tensor", Verdict.EXCLUDED, function, "why")
 
 
 def test_a_table_cannot_be_changed():

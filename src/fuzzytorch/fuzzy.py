@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from fuzzytorch.ops.dtypes import Arithmetic, accepted, arithmetic, in_float32, 
 from fuzzytorch.ops.variants import conflicts, derived, direct, split, write
 from fuzzytorch.records import Coverage, Record
 from fuzzytorch.rounding import Rounding
+from fuzzytorch.scope import Scope
 from fuzzytorch.stream import Stream
 from fuzzytorch.table import Row, Verdict
 
@@ -61,10 +63,31 @@ class fuzzy(dispatch.TorchDispatchMode):
             24), exponents of the smallest normal and of the largest number.
         backend: one of :data:`fuzzytorch.backends.BACKENDS`; the native kernels if ``None``.
         strict: raise instead of warning when an operation runs unperturbed.
+        include: round what is selected only; ``None`` selects everything.
+        exclude: do not round what is selected; stock kernels run, in the forward pass and in
+            the backward pass, and are counted as ``EXCLUDED``.
+        scopes: a mapping from what is selected to the :class:`fuzzytorch.Rounding` in there; of
+            nested ones the innermost counts, of several for one place the last.
+
+    What is selected by ``include``, ``exclude`` and the keys of ``scopes``, one or a list of:
+
+    * the path of modules, such as ``"encoder.layers.*.attn*"``, with the wildcards of
+      :mod:`fnmatch` (``*`` stands for dots too), from the module whose call is outermost;
+    * a class of modules, or one module; with a module, all that it calls is selected;
+    * operations by name as in the coverage report, such as ``"aten.mm"`` or ``"aten.*norm*"``, or
+      as in ``torch.ops.aten.mm``; their in-place overloads and derivatives go with them;
+    * a function of torch, such as ``torch.nn.functional.softmax``, with the method, operator
+      and in-place form of it, where a program calls it (calls inside another function of
+      torch that is written in Python are not seen).
+
+    What is both included and excluded is excluded.  A selector that met nothing is warned about
+    when the mode is left.  A backward pass knows the modules of a forward pass that ran under
+    the same mode on the same thread.
 
     Raises:
         ValueError: an unknown mode, format or backend, an impossible precision or range,
-            a seed or replica out of range.
+            a seed or replica out of range, a function to select that is not torch's.
+        TypeError: a value that selects nothing, or a scope without a ``Rounding``.
         RuntimeError: the native kernels were not built.
     """
 
@@ -80,6 +103,9 @@ class fuzzy(dispatch.TorchDispatchMode):
         emax: int | None = None,
         backend: str | None = None,
         strict: bool = False,
+        include: Any = None,
+        exclude: Any = None,
+        scopes: Any = None,
     ) -> None:
         super().__init__()
         self.rounding = _rounding(mode, format, precision, emin, emax)
@@ -89,6 +115,8 @@ class fuzzy(dispatch.TorchDispatchMode):
         Stream(self.seed, self.replica, 0)
         self.backend = backend_named(backend)
         self.strict = strict
+        selects = not (include is None and exclude is None and scopes is None)
+        self._scope = Scope(include, exclude, scopes, self.rounding) if selects else None
         self._first_call = 0
         self._numbers = itertools.count()
         self._forks = 0
@@ -110,6 +138,8 @@ class fuzzy(dispatch.TorchDispatchMode):
         guards.enter(is_under_mode)
         super().__enter__()
         _thread.active.append(self)
+        if self._scope is not None:
+            self._scope.enter()
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -123,6 +153,8 @@ class fuzzy(dispatch.TorchDispatchMode):
         del _thread.active[position]
         _thread.last = self
         guards.leave()
+        if self._scope is not None:
+            self._scope.exit(complete=bool(self._counts) and not any(exception))
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, run under this mode at every call."""
@@ -162,12 +194,18 @@ class fuzzy(dispatch.TorchDispatchMode):
         if known is None:
             known = self._rows[id(func)] = _known(func)
         _, row, admission = known
+        rounding = self.rounding
+        if self._scope is not None:
+            scoped = self._scope.rounding(func)
+            if scoped is None:
+                return self._excluded(row, func, args, kwargs or {})
+            rounding = scoped
         if row.verdict is Verdict.LOWERED and _source(row, func) in thread.lowering:
             # A decomposition that comes back to where it started.
             row = _unlowered(row, func)
         thread.handling = True
         try:
-            return self._run(row, func, args, kwargs or {}, admission)
+            return self._run(row, func, args, kwargs or {}, rounding, admission)
         finally:
             thread.handling = False
 
@@ -177,6 +215,7 @@ class fuzzy(dispatch.TorchDispatchMode):
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        rounding: Rounding,
         admission: bool = False,
     ) -> Any:
         if row.function is None:
@@ -203,12 +242,12 @@ class fuzzy(dispatch.TorchDispatchMode):
             return self._uncovered(row, func, args, kwargs, unusual(args, rest))
         if admission:
             admit(overload, args, rest)
-        call = Call(overload, self.rounding, self.backend, self._next_stream, out)
+        call = Call(overload, rounding, self.backend, self._next_stream, out)
         try:
             result = self._apply(row, call, kind, args, rest)
             if result is NotImplemented:
                 # A decomposition that does not apply to these arguments.
-                return self._run(_unlowered(row, func), func, args, kwargs)
+                return self._run(_unlowered(row, func), func, args, kwargs, rounding)
         except NotInBinary64:
             return self._uncovered(row, func, args, kwargs, "torch has no binary64 kernel for it")
         if variant is not None:
@@ -244,15 +283,34 @@ class fuzzy(dispatch.TorchDispatchMode):
     ) -> Any:
         """Runs a function with this mode on again."""
         thread = _thread
+        scope = self._scope
+        inside = contextlib.nullcontext() if scope is None else scope.inside(call.overload)
         thread.lowering.append(call.overload)
         thread.handling = False
         dispatch._push_mode(self)
         try:
-            return function(call, *args, **kwargs)
+            with inside:
+                return function(call, *args, **kwargs)
         finally:
             dispatch._pop_mode()
             thread.handling = True
             thread.lowering.pop()
+
+    def _excluded(self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs stock torch because the program asked for it."""
+        thread = _thread
+        thread.handling = True
+        try:
+            result = func(*args, **kwargs)
+            floats = any(_is_inexact(x) for x in tensors(args, kwargs)) or _holds_floats(result)
+            if row.verdict is Verdict.EXACT or not floats:
+                self._count(row, Verdict.EXACT, 0)
+            else:
+                operations = estimated_operations(func, args, kwargs, result)
+                self._count(row, Verdict.EXCLUDED, operations, "not to be rounded, on request")
+        finally:
+            thread.handling = False
+        return result
 
     def _next_stream(self) -> Stream:
         return Stream(self.seed, self.replica, next(self._numbers))

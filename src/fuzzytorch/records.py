@@ -56,7 +56,7 @@ class Coverage:
             return "no floating-point operation that rounds was run."
         parts = [
             f"{_percent(self.share(v))} {v.name}"
-            for v in (Verdict.ROUNDED, Verdict.COARSE, Verdict.UNCOVERED)
+            for v in (Verdict.ROUNDED, Verdict.COARSE, Verdict.UNCOVERED, Verdict.EXCLUDED)
             if v is Verdict.ROUNDED or self.share(v) > 0
         ]
         return f"{', '.join(parts)} of {_count(total)} floating-point operations."

@@ -18,13 +18,17 @@ import torch
 
 
 class Verdict(enum.Enum):
-    """What is claimed for an operation; the order is from the strongest to the weakest claim."""
+    """What is claimed for an operation; the order is from the strongest to the weakest claim.
+
+    ``EXCLUDED`` is no verdict of a row, but of calls.
+    """
 
     EXACT = "no rounding happens"
     ROUNDED = "every scalar operation is rounded under the mode"
     LOWERED = "rewritten as other operations, each with its own verdict"
     COARSE = "computed by torch, in binary64 where possible; only the result is rounded"
     UNCOVERED = "runs unperturbed"
+    EXCLUDED = "runs unperturbed on request: what a mode was told not to round"
 
     # Members are compared by identity; enum's own hash is a slow Python function.
     __hash__ = object.__hash__
@@ -76,6 +80,8 @@ class Row:
     variant: Variant | None = None
 
     def __post_init__(self) -> None:
+        if self.verdict is Verdict.EXCLUDED:
+            raise ValueError(f"the row {self.name} is EXCLUDED, which only calls can be.")
         stock = self.verdict in (Verdict.EXACT, Verdict.UNCOVERED)
         if stock != (self.function is None):
             raise ValueError(

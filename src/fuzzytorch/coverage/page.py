@@ -41,7 +41,9 @@ def page() -> str:
     counts = Counter(row.verdict for row in rows)
     lines = _HEAD.format(
         torch=torch.__version__.partition("+")[0],
-        verdicts="\n".join(f"| `{v.name}` | {v.value} | {counts[v]} |" for v in Verdict),
+        verdicts="\n".join(
+            f"| `{v.name}` | {v.value} | {counts[v]} |" for v in Verdict if counts[v]
+        ),
         total=len(rows),
         written=sum(row.name.startswith("aten.") for row in table()),
         derived=sum(row.variant is not None for row in rows),
