@@ -11,7 +11,7 @@ SOURCES := $(shell find native -type f 2>/dev/null)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test battery bench fidelity docs lint clean
+.PHONY: help venv demo test battery bench models fidelity docs lint clean
 
 help:
 	@echo "make venv      create .venv with torch and the package, kernels compiled"
@@ -19,6 +19,7 @@ help:
 	@echo "make test      run the test suite"
 	@echo "make battery   run the long statistical tests of the random bits"
 	@echo "make bench     times, memory and accuracy against stock torch"
+	@echo "make models    regenerate docs/models.md: coverage and slowdown of whole models"
 	@echo "make fidelity  spread against stock torch under binary instrumentation"
 	@echo "make docs      regenerate docs/coverage.md from the table"
 	@echo "make lint      ruff, mypy, clang-format"
@@ -58,6 +59,10 @@ battery: venv
 bench: venv
 	$(BIN)/python benchmarks/speed.py $(ARGS)
 	$(BIN)/python benchmarks/accuracy.py
+
+models: venv
+	$(BIN)/python benchmarks/models.py $(ARGS) > docs/models.md.new
+	mv docs/models.md.new docs/models.md
 
 fidelity: venv
 	$(BIN)/python benchmarks/fidelity.py $(ARGS)
