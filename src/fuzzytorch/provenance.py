@@ -78,8 +78,10 @@ def _watched(stock: Callable[..., Any]) -> Callable[..., Any]:
         listeners = _here.listeners
         if not listeners:
             return stock(module, *args, **kwargs)
-        frames = [(listener, listener.enter_module(module)) for listener in listeners]
+        frames: list[tuple[Listener, Any]] = []
         try:
+            for listener in listeners:
+                frames.append((listener, listener.enter_module(module)))
             return stock(module, *args, **kwargs)
         finally:
             for listener, frame in reversed(frames):
