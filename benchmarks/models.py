@@ -31,7 +31,7 @@ _HEAD = """\
 
 One training step (a forward and a backward pass) of models with random weights: the share of its
 floating-point operations that are rounded one by one, and its time as a multiple of that under
-stock torch. `make models` prints this page.
+stock torch, medians of up to five steps. `make models` prints this page.
 
 Machine: {machine}.
 
