@@ -92,7 +92,16 @@ def _source(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def _add(call: Call, places: torch.Tensor, source: torch.Tensor, total: torch.Tensor) -> None:
-    call.accumulate(places, source.reshape(-1, 1), total.view(-1, 1))
+    _add_rows(call, places, source, total, 1)
+
+
+def _add_rows(
+    call: Call, places: torch.Tensor, source: torch.Tensor, total: torch.Tensor, inner: int
+) -> None:
+    """Adds rows of ``inner`` elements of ``source`` into rows of ``total``."""
+    # Without elements the number of rows cannot be inferred.
+    if source.numel() > 0:
+        call.accumulate(places, source.reshape(-1, inner), total.view(-1, inner))
 
 
 def _multiply(call: Call, places: torch.Tensor, source: torch.Tensor, total: torch.Tensor) -> None:
@@ -139,7 +148,7 @@ def index_add(
             )
     if alpha != 1:
         source = MUL(call, source, alpha)
-    call.accumulate(places, source.reshape(places.numel(), inner), total.view(-1, inner))
+    _add_rows(call, places, source, total, inner)
     return total
 
 
@@ -246,8 +255,7 @@ def index_put(
         numbers = torch.arange(self.numel()).view(self.shape)
         named = torch.ops.aten.index.Tensor(numbers, indices)
         places, shape, inner = named.reshape(-1), named.shape, 1
-    source = values.expand(shape).reshape(places.numel(), inner)
-    call.accumulate(places, source, total.view(-1, inner))
+    _add_rows(call, places, values.expand(shape), total, inner)
     return _strided(total, self)
 
 
@@ -366,7 +374,8 @@ def bincount(
     call: Call, self: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
 ) -> torch.Tensor:
     """Adds the weight of every occurrence; without weights it counts."""
-    if weights is None:
+    if weights is None or self.numel() == 0:
+        # Stock torch counts nothing in integers, weighed or not.
         return torch.bincount(self, minlength=minlength)
     length = torch.bincount(self, minlength=minlength).numel()
     return _overlapping(call, weights, self.long(), (length,))
