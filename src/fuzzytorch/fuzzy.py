@@ -115,6 +115,12 @@ class fuzzy(dispatch.TorchDispatchMode):
     def __repr__(self) -> str:
         return f"fuzzy(mode={self.rounding.mode!r}, seed={self.seed}, replica={self.replica})"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            f"{self!r} cannot be copied or pickled, because a second one would repeat its random "
+            "numbers: pass on its arguments, and make a new mode of them with another replica."
+        )
+
     def __enter__(self) -> fuzzy:
         guards.enter(is_under_mode)
         super().__enter__()
