@@ -358,6 +358,13 @@ class TestOperations:
             x * 0.1
             assert torch.equal(x + 0.1, expected)
 
+    def test_an_excluded_operation_understands_the_views_that_it_makes(self):
+        x = torch.complex(randn(4, 4), randn(4, 4, seed=1))
+        expected = [torch.vdot(x[0], x[1]), torch.cov(x), torch.linalg.pinv(x)]
+        with torch.inference_mode(), ft.fuzzy("ud", seed=0, include=[]):
+            found = [torch.vdot(x[0], x[1]), torch.cov(x), torch.linalg.pinv(x)]
+        assert all(map(torch.equal, found, expected))
+
     def test_exclusion_is_no_gap_in_strict_mode(self):
         library = torch.library.Library("fuzzytorch_scope", "DEF")
         library.define("thrice(Tensor x) -> Tensor")

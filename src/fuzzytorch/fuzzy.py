@@ -319,7 +319,8 @@ class fuzzy(dispatch.TorchDispatchMode):
         thread = _thread
         thread.handling = True
         try:
-            result = func(*args, **kwargs)
+            with lazy_views():
+                result = func(*args, **kwargs)
             floats = any(_is_inexact(x) for x in tensors(args, kwargs)) or _holds_floats(result)
             if row.verdict is Verdict.EXACT or not floats:
                 self._count(row, Verdict.EXACT, 0)
