@@ -13,6 +13,7 @@ import torch
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.formula import Formula, fma
+from fuzzytorch.ops.layout import laid_out
 from fuzzytorch.ops.pointwise import ADD, DIV, FMA, MUL, SUB
 from fuzzytorch.ops.softmax import softmax, softmax_backward
 from fuzzytorch.table import Row, Verdict
@@ -55,17 +56,6 @@ def _future(part: slice, keys: int) -> torch.Tensor:
     return torch.arange(keys) > torch.arange(part.start, part.stop)[:, None]
 
 
-def _strided_as_stock(call: Call, results: tuple[torch.Tensor, ...], *args: Any, **kwargs: Any) -> Any:
-    """Copies of results with the strides that stock torch gives them."""
-    like = [x.to("meta") if isinstance(x, torch.Tensor) else x for x in args]
-    options = {n: x.to("meta") if isinstance(x, torch.Tensor) else x for n, x in kwargs.items()}
-    stored = []
-    for y, meta in zip(results, call.overload(*like, **options), strict=True):
-        out = torch.empty_strided(meta.shape, meta.stride(), dtype=y.dtype, device=y.device)
-        stored.append(out.copy_(y.view(meta.shape)))
-    return tuple(stored)
-
-
 def flash_attention(
     call: Call,
     query: torch.Tensor,
@@ -106,7 +96,7 @@ def flash_attention(
         contexts.append(MUL(call, call.gemm(powers, v), inverse))
         logarithms.append(ADD(call, largest, call.via_binary64(torch.log, total)))
     results = (torch.cat(contexts, 1), torch.cat(logarithms, 1))
-    return _strided_as_stock(call, results, query, key, value, dropout_p, is_causal, **options)
+    return laid_out(call, results, query, key, value, dropout_p, is_causal, **options)
 
 
 def flash_attention_backward(
@@ -158,7 +148,7 @@ def flash_attention_backward(
             grad_k = FMA(call, product, scale, grad_k, out=grad_k)
             grad_v = ADD(call, grad_v, values, out=grad_v)
     assert grad_k is not None and grad_v is not None
-    return _strided_as_stock(call, (torch.cat(grad_q, 1), grad_k, grad_v), *args, **options)
+    return laid_out(call, (torch.cat(grad_q, 1), grad_k, grad_v), *args, **options)
 
 
 def _spread(mask: torch.Tensor, x: torch.Tensor, mask_type: int | None) -> torch.Tensor:

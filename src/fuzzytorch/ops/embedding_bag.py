@@ -119,16 +119,32 @@ def embedding_bag_dense_backward(
     if padding_idx >= 0:
         kept &= indices != padding_idx
     index, bag = indices[kept].long(), offset2bag[kept].long()
+    counts = torch.bincount(indices.long(), minlength=num_weights)
+    if counts.numel() > num_weights:
+        raise IndexError(
+            f"the largest index is {counts.numel() - 1}, and the table has {num_weights} rows."
+        )
     rows = grad[bag]
     scale = None if per_sample_weights is None else per_sample_weights[kept]
     if scale_grad_by_freq:
-        counts = torch.bincount(indices.long(), minlength=num_weights)[index]
-        scale = _divided(call, scale, counts, grad.dtype)
+        scale = _divided(call, scale, _frequencies(indices.long(), counts)[index], grad.dtype)
     if mode == MEAN:
         scale = _divided(call, scale, bag_size[bag], grad.dtype)
     if scale is not None:
         rows = MUL(call, rows, scale.unsqueeze(1))
     return call.accumulate(index, rows, total)
+
+
+def _frequencies(indices: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """What stock torch takes for the frequency of each row of the table.
+
+    For the n-th smallest row it reads the count of the n-th smallest index, repetitions
+    included, which is another row wherever a smaller one is repeated.
+    """
+    rows = counts.nonzero().squeeze(1)
+    taken = torch.ones_like(counts)
+    taken[rows] = counts[indices.sort().values[: rows.numel()]]
+    return taken
 
 
 def _divided(

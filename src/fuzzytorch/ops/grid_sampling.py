@@ -307,7 +307,7 @@ def _image_gradient(
                 own = torch.stack([w[n, part] for w in weights if w is not None], 1)
                 terms = MUL(call, terms, own[kept].unsqueeze(1))
             call.accumulate(positions[n, part][kept], terms, total[n])
-    return total.transpose(1, 2).reshape(x.shape)
+    return total.transpose(1, 2).contiguous().view(x.shape)
 
 
 def _grid_gradient(

@@ -17,6 +17,7 @@ import torch
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.formula import Formula, fma
+from fuzzytorch.ops.layout import laid_out
 from fuzzytorch.ops.pointwise import ADD, DIV, FMA, MUL, SUB
 from fuzzytorch.table import Row, Verdict
 
@@ -203,14 +204,6 @@ def _interpolated(
     return total
 
 
-def _stored(call: Call, y: torch.Tensor, *args: Any) -> torch.Tensor:
-    """A copy with the strides that stock torch gives the result of these arguments."""
-    like = [x.to("meta") if isinstance(x, torch.Tensor) else x for x in args]
-    meta = call.overload(*like)
-    out = torch.empty_strided(meta.shape, meta.stride(), dtype=y.dtype)
-    return out.copy_(y.view(meta.shape))
-
-
 def _resampled(
     call: Call,
     x: torch.Tensor,
@@ -245,7 +238,7 @@ def upsample(
     """``(batch, channels, ...)`` resampled to ``output_size``."""
     given = _given(len(output_size), scales, named)
     y = _resampled(call, x, output_size, align_corners, given, taps_of)
-    return _stored(call, y, x, output_size, align_corners, *given)
+    return laid_out(call, [y], x, output_size, align_corners, *given)[0]
 
 
 def _given(
@@ -270,7 +263,7 @@ def upsample_vec(
     if sizes is None:
         sizes = [int(n * (f or 0.0)) for n, f in zip(x.shape[2:], factors, strict=True)]
     y = _resampled(call, x, sizes, align_corners, factors, taps_of)
-    return _stored(call, y, x, output_size, align_corners, scale_factors)
+    return laid_out(call, [y], x, output_size, align_corners, scale_factors)[0]
 
 
 def upsample_backward(
@@ -285,15 +278,18 @@ def upsample_backward(
 ) -> torch.Tensor:
     """Adds the gradient of every output, times the weights, to the places it was taken from."""
     given = _given(len(output_size), scales, named)
+    if taps_of is _LANCZOS_AA:
+        # The one kernel whose result is row-major whatever the meta kernel says.
+        grad = grad.contiguous()
     args = (grad, output_size, input_size, align_corners, *given)
     sizes = input_size[2:]
     if list(sizes) == list(output_size):
-        return _stored(call, grad.contiguous(), *args)
+        return laid_out(call, [grad.contiguous()], *args)[0]
     axes = [
         taps_of(call, sizes[d], output_size[d], align_corners, given[d], grad.dtype)
         for d in range(len(sizes))
     ]
-    return _stored(call, _scattered(call, grad.contiguous(), sizes, axes), *args)
+    return laid_out(call, [_scattered(call, grad.contiguous(), sizes, axes)], *args)[0]
 
 
 def _scattered(
