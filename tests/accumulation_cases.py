@@ -82,6 +82,10 @@ OPERATIONS: Final = frozenset(
         "nn.functional.fractional_max_pool2d",
         "nn.functional.fractional_max_pool3d",
         "nn.functional.interpolate",
+        "nn.functional.grid_sample",
+        "grid_sampler_3d",
+        "_upsample_bilinear2d_aa",
+        "nn.functional.embedding_bag",
         "nn.functional.mse_loss",
         "nn.functional.binary_cross_entropy",
         "nn.functional.nll_loss",
@@ -210,10 +214,96 @@ _BATCH: Final = (
 )
 """Input, weight, bias, running mean and variance of a batch normalization."""
 
+
+
+def _attended(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention and the logarithms that its gradient takes."""
+    query, key, value, causal = args
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return attention(query, key, value, 0.0, causal)
+
+
 _CONV: Final = (normal(2, 4, 9), normal(6, 2, 3), normal(6), [2], [1], [1], False, [0], 2)
 _CONV_FLAGS: Final = (False, False, True, True)
 
+_BAGS: Final = (_index(6, 12), torch.arange(12) // 4, torch.full((3,), 4))
+"""Indices of three bags of four, the bag of each, and their sizes."""
+
+_ATTENTION: Final = (normal(2, 4, 3, 5), normal(2, 2, 6, 5), normal(2, 2, 6, 5) * 0.5)
+"""Queries of four heads, keys and values of two."""
+
+_GRID: Final = normal(2, 4, 3, 2) * 0.7
+
+_LINEAR: Final = {"linear1d": (5,), "bilinear2d": (5, 8), "trilinear3d": (3, 5, 4)}
+"""Sizes of images to be resampled to seven elements along each dimension."""
+
 WRITTEN: Final[dict[str, list[tuple[Any, ...]]]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": [
+        _ATTENTION,
+        (*_ATTENTION, 0.0, True),
+        (normal(1, 2, 2, 4), normal(1, 2, 400, 4), normal(1, 2, 400, 4)),
+    ],
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": [
+        (normal(2, 4, 3, 5) * 0.5, *_ATTENTION, *_attended(*_ATTENTION, causal), 0.0, causal)
+        for causal in (False, True)
+    ],
+    "aten._masked_softmax.default": [
+        (normal(2, 3, 4, 4), normal(2, 4) > 0.5, 3, 1),
+        (normal(2, 3, 4, 4), torch.ones(4, 4).triu(1).bool(), 3, 0),
+        (normal(2, 3, 4, 4), normal(2, 3, 4, 4) > 0.5, 3, 2),
+    ],
+    "aten._masked_softmax_backward.default": [
+        (normal(2, 3, 4, 4), normal(2, 3, 4, 4).softmax(3) * 0.5, normal(2, 3, 4, 4) > 0.5, 3)
+    ],
+    "aten._transform_bias_rescale_qkv.default": [(normal(2, 5, 24), normal(24), 2)],
+    "aten._embedding_bag_forward_only.default": [
+        (normal(6, 5), _BAGS[0], torch.tensor([0, 3, 3, 8]), False, mode, False, None, False, 2)
+        for mode in range(3)
+    ],
+    "aten._embedding_bag_dense_backward.default": [
+        (normal(3, 5), *_BAGS, torch.full((3, 5), 2), 6, by_frequency, mode, weights, -1)
+        for by_frequency, mode, weights in (
+            (False, 0, normal(12)),
+            (True, 0, None),
+            (False, 1, None),
+            (False, 2, None),
+        )
+    ],
+    "aten._embedding_bag_per_sample_weights_backward.default": [
+        (normal(3, 5), normal(6, 5), _BAGS[0], torch.tensor([0, 4, 8]), _BAGS[1], 0, 2)
+    ],
+    "aten.grid_sampler_2d_backward.default": [
+        (normal(2, 3, 4, 3), normal(2, 3, 5, 4), _GRID, *options, [True, True])
+        for options in ((0, 0, True), (0, 1, False), (0, 2, False), (1, 0, True), (2, 2, True))
+    ],
+    **{
+        f"aten.upsample_{kind}.default": [(normal(2, 3, *sizes), [7] * len(sizes), False)]
+        for kind, sizes in _LINEAR.items()
+    },
+    **{
+        f"aten.upsample_{kind}_backward.default": [
+            (normal(2, 3, *[7] * len(sizes)), [7] * len(sizes), [2, 3, *sizes], False)
+        ]
+        for kind, sizes in _LINEAR.items()
+    },
+    "aten._upsample_bilinear2d_aa.default": [
+        (normal(2, 3, 9, 7), [4, 11], False),
+        (normal(2, 3, 9, 7), [4, 3], True, 0.5, None),
+    ],
+    "aten._upsample_bicubic2d_aa.default": [
+        (normal(2, 3, 9, 7), [4, 11], False),
+        (normal(2, 3, 9, 7), [4, 3], True, 0.5, None),
+    ],
+    "aten._upsample_bicubic2d_aa_backward.default": [
+        (normal(2, 3, 4, 11), [4, 11], [2, 3, 9, 7], False)
+    ],
+    "aten._upsample_bilinear2d_aa_backward.default": [
+        (normal(2, 3, 4, 11), [4, 11], [2, 3, 9, 7], False)
+    ],
+    "aten._upsample_lanczos2d_aa.default": [(normal(2, 3, 9, 7), [4, 11], False)],
+    "aten._upsample_lanczos2d_aa_backward.default": [
+        (normal(2, 3, 4, 11), [4, 11], [2, 3, 9, 7], False)
+    ],
     "aten.mm.default": [(normal(3, 300), normal(300, 5)), (normal(7, 20).t(), normal(7, 2))],
     "aten._addmm_activation.default": [(normal(5), normal(4, 6), normal(6, 5))],
     "aten._euclidean_dist.default": [

@@ -82,6 +82,11 @@ def is_centred_in_stochastic_rounding(row: Row) -> None:
         if infinite and "dist_backward" in row.name:
             # In binary64 no component attains the maximum that a float32 argument states.
             continue
+        linear = "upsample" in row.name and "cubic" not in row.name
+        if linear and any(x is True for x in case.args):
+            # With aligned corners the last coordinate is the end of the image in exact
+            # arithmetic; where rounding leads past it, it is held there, which biases it.
+            continue
         # A new seed per realisation: the realisations are independent.
         drawn = [results(case, "sr", seed) for seed in range(REPEATS)]
         for truth, *samples in zip(case.in_binary64(), *drawn, strict=True):

@@ -24,6 +24,13 @@ FAMILIES: Final = (
     "softmax",
     "pooling",
     "loss",
+    "attention",
+    "transformer",
+    "recurrent",
+    "embedding_bag",
+    "interpolation",
+    "grid_sampling",
+    "multilinear",
     "coarse",
 )
 """Modules of this package that hold rows; a name without its file is an error."""

@@ -19,6 +19,9 @@ import torch
 from fuzzytorch.table import Row, Verdict
 
 _KEPT: Final = 2**14
+_DRAWING_NOTHING: Final = frozenset({"aten._scaled_dot_product_flash_attention_for_cpu.default"})
+"""Declared to draw random numbers, for a dropout that the kernel does not have."""
+
 _admitted: set[Any] = set()
 
 
@@ -32,7 +35,10 @@ def needs_admission(row: Row, overload: Any) -> bool:
         row.verdict is Verdict.ROUNDED
         and not row.any_dtype
         and torch.Tag.pointwise not in overload.tags
-        and torch.Tag.nondeterministic_seeded not in overload.tags
+        and (
+            torch.Tag.nondeterministic_seeded not in overload.tags
+            or str(overload) in _DRAWING_NOTHING
+        )
         and not overload._schema.is_mutable
         and not any(a.name == "running_mean" for a in overload._schema.arguments)
     )

@@ -149,6 +149,4 @@ ROWS = (
         "what is computed in its layout, as after torch.jit.optimize_for_inference, may not "
         "reach the mode",
     ),
-    # Declared to draw random numbers, for a dropout that this kernel does not have.
-    _coarse(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default),
 )
