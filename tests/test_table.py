@@ -122,9 +122,9 @@ def test_nearly_every_overload_that_writes_a_tensor_is_derived_or_rewritten():
         (aten.is_coalesced.default, Verdict.EXACT),  # a question, by the schema
         (aten.conv2d.default, Verdict.LOWERED),  # composed by torch
         (aten._foreach_add_.List, Verdict.LOWERED),  # per tensor
-        (aten.grid_sampler_2d.default, Verdict.LOWERED),  # registered decomposition
-        (aten.linalg_householder_product.default, Verdict.COARSE),
-        (aten.linalg_householder_product.out, Verdict.COARSE),  # derived from a coarse base
+        (aten.smooth_l1_loss.default, Verdict.LOWERED),  # registered decomposition
+        (aten._linalg_svd.default, Verdict.COARSE),
+        (aten._linalg_svd.U, Verdict.COARSE),  # derived from a coarse base
         (aten._fused_dropout.default, Verdict.UNCOVERED),  # binary64 would draw other numbers
     ],
     ids=str,

@@ -139,7 +139,8 @@ def flash_attention_backward(
         grad_q.append(MUL(call, call.gemm(slopes, k), scale))
         # The queries of all heads that share a key are one chain.
         slopes, weights, q_part, g_part = (
-            x.reshape(batch * own, -1, x.shape[-1]) for x in (slopes, weights, q[:, part], g[:, part])
+            x.reshape(batch * own, -1, x.shape[-1])
+            for x in (slopes, weights, q[:, part], g[:, part])
         )
         product, values = call.gemm(slopes.mT, q_part), call.gemm(weights.mT, g_part)
         if grad_k is None or grad_v is None:

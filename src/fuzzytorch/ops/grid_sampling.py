@@ -62,7 +62,9 @@ class Taps:
     factor: torch.Tensor
 
 
-def _unnormalized(call: Call, x: torch.Tensor, size: int, align: bool) -> tuple[torch.Tensor, float]:
+def _unnormalized(
+    call: Call, x: torch.Tensor, size: int, align: bool
+) -> tuple[torch.Tensor, float]:
     """Coordinates in elements of the image, and their derivative."""
     scale = (size - 1 if align else size) / 2
     return (SCALED_CORNERS if align else SCALED_EDGES)(call, x, scale), scale

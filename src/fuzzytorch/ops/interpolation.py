@@ -248,24 +248,6 @@ def _given(
     return [*scales, *(named.get(name) for name in names[len(scales) :])]
 
 
-def upsample_vec(
-    call: Call,
-    x: torch.Tensor,
-    output_size: Sequence[int] | None,
-    align_corners: bool,
-    scale_factors: Sequence[float] | None,
-    *,
-    taps_of: Any,
-) -> torch.Tensor:
-    """:func:`upsample` with factors instead of a size."""
-    factors: list[float | None] = list(scale_factors or [None] * (x.dim() - 2))
-    sizes = output_size
-    if sizes is None:
-        sizes = [int(n * (f or 0.0)) for n, f in zip(x.shape[2:], factors, strict=True)]
-    y = _resampled(call, x, sizes, align_corners, factors, taps_of)
-    return laid_out(call, [y], x, output_size, align_corners, scale_factors)[0]
-
-
 def upsample_backward(
     call: Call,
     grad: torch.Tensor,
@@ -373,7 +355,6 @@ _KINDS: Final = {
 def _rows(name: str, taps_of: Any) -> tuple[Row, ...]:
     forms = (
         (f"{name}.default", upsample, _FORWARD),
-        (f"{name}.vec", upsample_vec, _FORWARD),
         (f"{name}_backward.default", upsample_backward, _BACKWARD),
     )
     return tuple(

@@ -40,7 +40,12 @@ def _without_call(function: Callable[..., Any]) -> Callable[..., Any]:
 def _composite(overload: Any) -> tuple[Callable[..., Any], str] | None:
     if not overload._can_decompose():
         return None
-    return overload.decompose, "torch composes it of other operations"
+    why = "torch composes it of other operations"
+    # The kernel that stock torch runs; decompositions in Python may draw other random numbers.
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    if torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key):
+        return functools.partial(overload._op_dk, key), why
+    return overload.decompose, why
 
 
 def _per_tensor(overload: Any) -> tuple[Callable[..., Any], str] | None:
