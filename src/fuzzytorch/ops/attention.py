@@ -66,7 +66,7 @@ def flash_attention(
     *,
     attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
     """Attention and the logarithm of the sum of every row of weights."""
     options = {"attn_mask": attn_mask, "scale": scale}
     if 0 in (*query.shape, *key.shape, *value.shape):
@@ -112,7 +112,7 @@ def flash_attention_backward(
     *,
     attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
     """Gradients of query, key and value; the weights are computed again from the logarithms."""
     args = (grad, query, key, value, out, logsumexp, dropout_p, is_causal)
     options = {"attn_mask": attn_mask, "scale": scale}
@@ -180,8 +180,8 @@ def masked_softmax_backward(
 ) -> torch.Tensor:
     dim = y.dim() - 1 if dim is None else dim
     masked = mask.expand(y.shape)
-    terms = (x.masked_fill(masked, 0.0) for x in (grad, y))
-    return softmax_backward(call, *terms, dim, y.dtype)
+    grad, y = grad.masked_fill(masked, 0.0), y.masked_fill(masked, 0.0)
+    return softmax_backward(call, grad, y, dim, y.dtype)
 
 
 def transform_bias_rescale_qkv(

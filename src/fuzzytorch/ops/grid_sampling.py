@@ -80,9 +80,8 @@ def _reflected(
     span = float(size - 1 if align else size)
     if span == 0:
         return torch.zeros_like(x), torch.zeros_like(x)
-    if align:
-        raised = x
-    else:
+    raised = x
+    if not align:
         raised = x + 0.5 if call is None else FROM_EDGE(call, x)
     rest = torch.fmod(raised.abs(), 2.0 * span)
     sign = torch.where(raised < 0, -1.0, 1.0) * torch.where(rest < span, 1.0, -1.0)
