@@ -18,6 +18,7 @@ namespace prism {
 namespace PRISM_ISA {
 
 struct Sr32 {
+  using Elem = float;
   using Wide = D16;
   using Packed = double;
   using Draw = L16;
@@ -75,6 +76,7 @@ struct Sr32 {
 
 template <class Derived>
 struct Native32 {
+  using Elem = float;
   using Wide = F16;
   using Packed = float;
   PRISM_INLINE static Wide load(const float* p) { return PRISM_ISA::load(p); }
@@ -210,12 +212,17 @@ struct Cestac32 : Native32<Cestac32> {
 };
 #endif
 
+template <class T>
 struct Generic {
+  using Elem = T;
   using Wide = D16;
   using Packed = double;
   using Draw = Draws;
   explicit Generic(const Rounding& r)
-      : rounding(r), uniform(r.uniform()), bits(r.bits()), exempt(r.uniform() && r.binary32()) {}
+      : rounding(r),
+        uniform(r.uniform()),
+        bits(r.bits()),
+        exempt(sizeof(T) == 4 && r.uniform() && r.binary32()) {}
   const Rounding& rounding;
   const bool uniform, bits;
   const bool exempt;  // sr to binary32 keeps the exponents of binary64 within a chain
@@ -234,7 +241,9 @@ struct Generic {
     return d;
   }
   PRISM_INLINE static Wide load(const float* p) { return load_widened(p); }
+  PRISM_INLINE static Wide load(const double* p) { return PRISM_ISA::load(p); }
   PRISM_INLINE static void store(float* p, Wide x) { PRISM_ISA::store(p, narrow(x)); }
+  PRISM_INLINE static void store(double* p, Wide x) { PRISM_ISA::store(p, x); }
 
   template <Op op, bool ranged>
   Wide apply(Wide a, Wide b, Wide c, const Draw& d) const {
@@ -242,27 +251,11 @@ struct Generic {
     PRISM_ISA::store(la.v, a);
     PRISM_ISA::store(lb.v, b);
     PRISM_ISA::store(lc.v, c);
-    apply_generic<op>(la, lb, lc, d, rounding, ranged || !exempt, out);
+    apply_generic<T, op>(la, lb, lc, d, rounding, ranged || !exempt, out);
     return PRISM_ISA::load(out.v);
   }
   Wide round_wide(D16 s, const Draw& d) const { return apply<Op::round, true>(s, s, s, d); }
 };
-
-// Calls `body` with the policy for a rounding.
-template <class Body>
-PRISM_INLINE void with_policy(const Rounding& r, Body body) {
-  if (r.binary32()) {
-    if (r.mode == Mode::sr) return body(Sr32(r));
-#ifdef PRISM_NATIVE_FLOAT
-    if (r.mode == Mode::rn) return body(Rn32(r));
-    if (r.mode == Mode::ud) return body(Ud32(r));
-#endif
-#if defined(__AVX512F__)
-    if (r.mode == Mode::cestac) return body(Cestac32(r));
-#endif
-  }
-  body(Generic(r));
-}
 
 }  // namespace PRISM_ISA
 }  // namespace prism

@@ -158,6 +158,21 @@ PRISM_INLINE D16 fma(D16 a, D16 b, D16 c) {
   return r;
 }
 
+// a*b + c with one rounding for any operands.
+PRISM_INLINE D16 fused(D16 a, D16 b, D16 c) {
+#if defined(__AVX2__)
+  return fma(a, b, c);
+#else
+  D16 r;
+  for (int i = 0; i < kD; ++i) {
+    for (int j = 0; j < kDoubles; ++j) {
+      r.v[i][j] = __builtin_fma(a.v[i][j], b.v[i][j], c.v[i][j]);
+    }
+  }
+  return r;
+#endif
+}
+
 #if defined(__AVX2__)
 #define PRISM_NATIVE_FLOAT 1  // binary32 fused multiply-add exists
 PRISM_INLINE F16 fma(F16 a, F16 b, F16 c) {
