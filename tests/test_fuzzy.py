@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gc
 import warnings
+from contextlib import suppress
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fuzzytorch as ft
+from fuzzytorch.active import stock, thread
 from fuzzytorch.backends import BACKENDS, backend_named
-from fuzzytorch.fuzzy import _thread
 from fuzzytorch.rounding import MODES
 from fuzzytorch.table import Verdict
 
@@ -45,9 +46,9 @@ def verdicts(mode, name):
 def _nothing_stays_on():
     yield
     assert torch._C._len_torch_dispatch_stack() == 0
-    assert not _thread.active
-    assert not _thread.handling
-    assert not _thread.lowering
+    assert not thread.active
+    assert not thread.handling
+    assert not thread.lowering
 
 
 class TestNames:
@@ -165,6 +166,27 @@ class TestScope:
         assert torch._C._get_dispatch_stack_at(0) is second
         second.__exit__(None, None, None)
         assert is_stock()
+
+    def test_set_aside_modes_see_nothing_and_come_back_in_their_order(self):
+        class Counting(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                seen.append(str(func))
+                return func(*args, **(kwargs or {}))
+
+        seen: list[str] = []
+        with ft.fuzzy("up", seed=0) as outer, Counting(), ft.fuzzy("sr", seed=1):
+            with suppress(KeyError), stock():
+                a = work()
+                counted = list(seen)
+                with ft.fuzzy("sr", seed=3):
+                    b = work()
+                raise KeyError("on purpose")
+            c = work()
+        assert torch.equal(a, work())
+        assert torch.equal(b, under(seed=3))
+        assert torch.equal(c, under(seed=1))
+        assert counted == ["aten.add.Tensor"]
+        assert outer.coverage.records == ()
 
     def test_leaving_a_mode_that_is_not_on_this_thread_is_refused(self):
         with pytest.raises(RuntimeError, match="enter and leave it on one"):

@@ -232,6 +232,7 @@ class TestForks:
         before = compiled(x)
         with ft.fuzzy("sr", seed=0):
             inside = compiled(x)
+            again = compiled(x)
         """,
         # The compiler is imported inside.
         """
@@ -239,12 +240,14 @@ class TestForks:
         with ft.fuzzy("sr", seed=0):
             compiled = torch.compile(work, backend="aot_eager")
             inside = compiled(x)
+            again = compiled(x)
         """,
     ],
     ids=["compiled outside", "compiled inside"],
 )
 def test_compiled_callables_run_eagerly_under_a_mode_and_compiled_afterwards(script):
     program = f"""
+    import warnings
     import torch
     import fuzzytorch as ft
 
@@ -254,10 +257,18 @@ def test_compiled_callables_run_eagerly_under_a_mode_and_compiled_afterwards(scr
     x = torch.linspace(0, 1, 500)
     with ft.fuzzy("sr", seed=0):
         eager = work(x)
+    warnings.simplefilter("always")
+    caught = []
+    warnings.showwarning = lambda *shown: caught.append(shown)
     {textwrap.indent(textwrap.dedent(script), "    ").strip()}
     assert torch.equal(inside, eager)
+    assert not torch.equal(again, eager)
+    said = [(str(w), file) for w, _, file, *_ in caught if "torch.compile" in str(w)]
+    assert len(said) == 1 and "runs eagerly" in said[0][0] and said[0][1] == "<string>", said
     assert torch.equal(before, work(x)) and torch.equal(compiled(x), work(x))
-    from torch._dynamo.eval_frame import _stance
+    assert len(said) == 1
+    from torch._dynamo.eval_frame import _callback_from_stance, _stance
+    assert _callback_from_stance.__module__ == "torch._dynamo.eval_frame"
     assert _stance.stance == "default"
     """
     done = subprocess.run(

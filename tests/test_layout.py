@@ -19,7 +19,7 @@ NATIVE = ROOT / "native"
 LAYERS = (
     {"rounding", "stream", "program", "digits", "_prism"},
     {"backends"},
-    {"table", "ops", "lookup", "records", "guards"},
+    {"table", "ops", "lookup", "records", "guards", "notices", "active"},
     {"fuzzy", "scope"},
     {"ensemble", "locate", "coverage", "nan", "selftest"},
     {"cli", "report"},

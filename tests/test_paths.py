@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 
 import pytest
@@ -50,6 +51,47 @@ class TestPaths:
         with ft.fuzzy("sr", seed=0):
             assert torch.equal(a, _composite(X))
 
+    def test_scripted_traced_and_frozen_modules_are_perturbed_in_both_directions(self):
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(
+            torch.nn.Conv2d(2, 3, 3), torch.nn.Flatten(), Rescaled()
+        ).eval()
+        x = randn(4, 2, 6, 6)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            scripted, traced = torch.jit.script(module), torch.jit.trace(module, x)
+            frozen = torch.jit.freeze(torch.jit.script(module))
+
+        def run(seed, called):
+            with ft.fuzzy("sr", seed=seed) as mode:
+                y = called(x)
+            return y.detach(), mode
+
+        def gradient(seed, called):
+            module.zero_grad()
+            with ft.fuzzy("sr", seed=seed):
+                called(x).square().sum().backward()
+            return module[0].weight.grad.clone()
+
+        for called in (scripted, traced, frozen):
+            # The second run is optimised, with what the first one met.
+            for _ in range(3):
+                (a, mode), (b, _) = run(0, called), run(1, called)
+                assert (a != b).float().mean() > 0.5
+                assert mode.coverage.share(Verdict.ROUNDED) == 1
+                assert torch.equal(a, run(0, called)[0])
+        assert torch.equal(run(0, scripted)[0], run(0, module)[0])
+        assert torch.equal(run(0, traced)[0], run(0, module)[0])
+        for called in (scripted, traced):
+            assert (gradient(0, called) != gradient(1, called)).float().mean() > 0.5
+
+    def test_a_layout_that_hides_operations_is_warned_about(self):
+        with ft.fuzzy("sr", seed=0) as mode, pytest.warns(UserWarning, match="to_mkldnn"):
+            X.to_mkldnn()
+        assert mode.coverage.share(Verdict.UNCOVERED) == 1
+        with ft.fuzzy("sr", seed=0, strict=True), pytest.raises(RuntimeError, match="to_mkldnn"):
+            X.to_mkldnn()
+
     def test_a_tensor_subclass_answers_for_itself_and_its_parts_are_perturbed(self):
         with ft.fuzzy("sr", seed=0) as mode:
             y = Wrapped(X) + Wrapped(X)
@@ -66,6 +108,24 @@ class TestPaths:
         assert len(caught) == 1
         assert verdicts(mode, "fuzzytorch_test.cube.default") == {Verdict.UNCOVERED: 3}
         assert mode.coverage.share(Verdict.UNCOVERED) == 1
+
+    def test_the_warning_points_at_the_line_of_the_program(self, cube):
+        x = X.double().requires_grad_()
+        with ft.fuzzy("sr", seed=0), pytest.warns(UserWarning, match="runs without") as caught:
+            here = inspect.currentframe().f_lineno
+            cube(X)
+            loss = torch.nn.functional.softplus(x).sum()
+            loss.backward()
+        lines = {str(w.message).split()[0]: (w.filename, w.lineno - here) for w in caught}
+        assert lines["fuzzytorch_test.cube.default"] == (__file__, 1)
+        assert lines["aten.softplus.default"] == (__file__, 2)
+        assert lines["aten.softplus_backward.default"] == (__file__, 3)
+
+    def test_a_filter_for_the_module_of_the_program_silences_the_warning(self, cube):
+        with ft.fuzzy("sr", seed=0), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", module=__name__)
+            cube(X)
 
     def test_a_strict_mode_refuses_what_it_cannot_perturb(self, cube):
         with ft.fuzzy("sr", seed=0, strict=True):
@@ -102,6 +162,11 @@ class TestPaths:
         assert ((samples - exact).abs() <= exact.abs() * 2.0**-23).all()
         assert samples.double().std(0).mean() > 0
         assert mode.coverage.share(Verdict.COARSE) == 1
+
+
+class Rescaled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x * 0.1) + x
 
 
 def _composite(x: torch.Tensor) -> torch.Tensor:

@@ -142,6 +142,15 @@ def test_what_is_read_from_samples_under_a_mode_is_not_perturbed() -> None:
         assert torch.equal(a, b)
 
 
+def test_an_ensemble_under_a_mode_is_that_outside_of_it() -> None:
+    outside = sample(product, n=3, seed=0)
+    with ft.fuzzy(mode="up", seed=1) as mode, ft.fuzzy(mode="ud", seed=1):
+        inside = sample(product, n=3, seed=0)
+    assert torch.equal(inside.reference, product())
+    assert torch.equal(inside.values, outside.values)
+    assert mode.coverage.operations == 0
+
+
 def test_a_planted_difference_in_one_element_is_called_an_outlier() -> None:
     first = True
 

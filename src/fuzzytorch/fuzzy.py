@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import threading
-import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,8 +12,11 @@ from torch.utils import _python_dispatch as dispatch
 from torch.utils._contextlib import context_decorator
 
 from fuzzytorch import guards
+from fuzzytorch.active import is_under_mode, modes_above
+from fuzzytorch.active import thread as _thread
 from fuzzytorch.backends import backend_named
 from fuzzytorch.lookup import resolve, unlowered
+from fuzzytorch.notices import notice
 from fuzzytorch.ops.admission import admit, needs_admission
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.coarse import NotInBinary64, estimated_operations
@@ -33,19 +34,6 @@ _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _NOTHING_ROUNDED: Final = "no floating-point operand, or no scalar operation in these calls"
 
 
-class _Thread(threading.local):
-    """What each thread knows of the modes on it."""
-
-    def __init__(self) -> None:
-        self.handling = False
-        self.lowering: list[Any] = []
-        self.active: list[fuzzy] = []
-        self.last: fuzzy | None = None
-
-
-_thread = _Thread()
-
-
 class fuzzy(dispatch.TorchDispatchMode):
     """Rounds every floating-point operation of torch under a mode, on this thread.
 
@@ -60,7 +48,8 @@ class fuzzy(dispatch.TorchDispatchMode):
     numbering of calls, so that two passes under one mode draw differently; a new mode
     with the same seed repeats the bits.  Values, shapes, strides, aliasing, dtypes and the
     random numbers of torch are what stock torch gives, but for the rounding.  Callables made by
-    ``torch.compile`` run eagerly meanwhile.
+    ``torch.compile`` run eagerly meanwhile, which a warning says once; scripted and traced ones
+    are perturbed like any other.
 
     Args:
         mode: how an operation is rounded, one of :data:`fuzzytorch.rounding.MODES`.
@@ -118,13 +107,13 @@ class fuzzy(dispatch.TorchDispatchMode):
         return f"fuzzy(mode={self.rounding.mode!r}, seed={self.seed}, replica={self.replica})"
 
     def __enter__(self) -> fuzzy:
-        guards.enter(_is_under_mode)
+        guards.enter(is_under_mode)
         super().__enter__()
         _thread.active.append(self)
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        above = _modes_above(self)
+        above = modes_above(self)
         for _ in above:
             dispatch._pop_mode()
         super().__exit__(*exception)
@@ -313,7 +302,7 @@ class fuzzy(dispatch.TorchDispatchMode):
         self._count(row, Verdict.UNCOVERED, operations, why)
         if row.name not in self._warned:
             self._warned.add(row.name)
-            warnings.warn(_complaint(row.name, why), stacklevel=2)
+            notice(_complaint(row.name, why))
         return result
 
 
@@ -349,23 +338,6 @@ def _unlowered(row: Row, func: Any) -> Row:
     if row.variant is None:
         return unlowered(func)
     return derived(func, row.variant, unlowered(row.variant.base))
-
-
-def _modes_above(mode: fuzzy) -> list[Any]:
-    """The modes on this thread that were entered after ``mode``, innermost first."""
-    above: list[Any] = []
-    for i in reversed(range(torch._C._len_torch_dispatch_stack())):
-        other = torch._C._get_dispatch_stack_at(i)
-        if other is mode:
-            return above
-        above.append(other)
-    raise RuntimeError(
-        f"{mode!r} was left on another thread than it was entered on: enter and leave it on one."
-    )
-
-
-def _is_under_mode() -> bool:
-    return bool(_thread.active)
 
 
 def current() -> fuzzy | None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import torch
+
+from fuzzytorch.notices import notice
 
 FORK_STRIDE: Final = 2**40
 """Call numbers that one process may use before those of its forked children begin."""
@@ -77,6 +79,9 @@ class _Installed:
     def __init__(self, is_under_mode: Callable[[], bool]) -> None:
         self._is_under_mode = is_under_mode
         self._warned = False
+        self._said = False
+        self._frames: Any = None
+        self._stock_callback: Any = None
         self._stance: Any = None
         self._stock_start = threading.Thread.start
         self._stock_compile = torch.compile
@@ -92,11 +97,32 @@ class _Installed:
         threading.Thread.start = self._stock_start  # type: ignore[method-assign]
         torch.compile = self._stock_compile
         if self._stance is not None:
+            self._frames._callback_from_stance = self._stock_callback
             self._stance.__exit__(None, None, None)
 
     def _run_eagerly(self) -> None:
         if self._stance is None:
             self._stance = torch.compiler.set_stance("force_eager")
+            self._frames = importlib.import_module("torch._dynamo.eval_frame")
+            self._stock_callback = self._frames._callback_from_stance
+            self._frames._callback_from_stance = self._wrapped_callback()
+
+    def _wrapped_callback(self) -> Callable[[Any], Any]:
+        """What torch asks whenever a compiled callable is called, with a notice."""
+        stock = self._stock_callback
+
+        def callback_from_stance(callback: Any) -> Any:
+            # Without a callback nothing is to be compiled.
+            if not self._said and callback not in (False, None) and self._is_under_mode():
+                self._said = True
+                notice(
+                    "a callable made by torch.compile runs eagerly under a fuzzytorch mode, "
+                    "because compiled kernels cannot be perturbed: its operations are rounded "
+                    "one by one, without fusion."
+                )
+            return stock(callback)
+
+        return callback_from_stance
 
     def _wrapped_start(self) -> Callable[[threading.Thread], None]:
         stock = self._stock_start
@@ -105,11 +131,10 @@ class _Installed:
         def start(thread: threading.Thread) -> None:
             if not self._warned and self._is_under_mode() and not _carries_data(thread):
                 self._warned = True
-                warnings.warn(
+                notice(
                     f"the thread {thread.name!r} was started under a fuzzytorch mode, which it "
                     "does not inherit: its work is not perturbed unless it enters "
-                    "fuzzytorch.fuzzy itself.",
-                    stacklevel=2,
+                    "fuzzytorch.fuzzy itself."
                 )
             stock(thread)
 

@@ -63,7 +63,8 @@ class Row:
             one runs under the mode again, so that the operations it calls are met.
         why: one line: what is rounded, or why nothing is.
         any_dtype: whether ``function`` takes floating-point tensors of every dtype and
-            returns what stock torch returns; only conversions do.
+            returns what stock torch returns: conversions, what torch itself composes of other
+            operations, and operations computed in binary64.
         variant: how an in-place or ``out=`` overload was derived, else ``None``.
     """
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from fuzzytorch.active import stock
 from fuzzytorch.ensemble.samples import Failure, Leaf, Samples, stack
 from fuzzytorch.fuzzy import fuzzy
 
@@ -30,8 +31,8 @@ def sample(
     generators of ``torch`` (CPU), ``numpy.random`` and ``random`` are put back to the same
     state before every run, so that dropout, initial weights and shuffling are the
     same in each, and once more at the end.  What ``fn`` itself changes (weights
-    that it trains, say) is not undone: copy it inside ``fn``.  Call this outside of any
-    mode, which the run without noise would not escape.
+    that it trains, say) is not undone: copy it inside ``fn``.  A mode that is active around
+    this call touches neither the samples nor the run without noise.
 
     Args:
         fn: returns any tree (tuples, lists, dicts, as torch knows them) of tensors,
@@ -100,7 +101,9 @@ class _Run:
     def stock(self) -> None:
         """Runs ``fn`` without noise."""
         try:
-            self.reference = self._flatten(self.fn())
+            with stock():
+                tree = self.fn()
+            self.reference = self._flatten(tree)
         except Exception as error:  # noqa: BLE001 - reported; the samples may still succeed
             self.cause = error
             self.notes.append(f"The run without noise failed: {_describe(error)}")

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.dtypes import NARROW, result_dtypes, store, tensors
+from fuzzytorch.ops.dtypes import NARROW, is_dense, result_dtypes, stock_dtypes, store
 from fuzzytorch.table import Row, Verdict
 
 
@@ -37,7 +37,7 @@ def coarse_row(overload: Any) -> Row | None:
 
 def _coarse(overload: Any) -> Row:
     why = "torch computes it in binary64; the result alone is rounded"
-    return Row(str(overload), Verdict.COARSE, _in_binary64(overload), why)
+    return Row(str(overload), Verdict.COARSE, _in_binary64(overload), why, any_dtype=True)
 
 
 def _in_binary64(overload: Any) -> Callable[..., Any]:
@@ -48,9 +48,9 @@ def _in_binary64(overload: Any) -> Callable[..., Any]:
         except (RuntimeError, NotImplementedError) as error:
             raise NotInBinary64 from error
         results = tuple(result) if isinstance(result, (list, tuple)) else (result,)
-        if any(isinstance(y, torch.Tensor) and y.layout is not torch.strided for y in results):
+        if any(isinstance(y, torch.Tensor) and not is_dense(y) for y in results):
             raise NotInBinary64
-        dtypes = result_dtypes(overload, args, kwargs) or _promoted(results, args, kwargs)
+        dtypes = result_dtypes(overload, args, kwargs) or stock_dtypes(overload, args, kwargs)
         stored = tuple(
             store(call, y, dtype) if isinstance(y, torch.Tensor) and dtype is not None else y
             for y, dtype in zip(results, dtypes, strict=True)
@@ -66,17 +66,6 @@ def _widened(x: Any) -> Any:
     if isinstance(x, torch.Tensor) and (x.dtype == torch.float32 or x.dtype in NARROW):
         return x.to(torch.float64)
     return torch.float64 if x is torch.float32 else x
-
-
-def _promoted(
-    results: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[torch.dtype | None, ...]:
-    """Float64 results come back in the dtype of the first floating-point argument."""
-    dtype = next((x.dtype for x in tensors(args, kwargs) if x.is_floating_point()), torch.float32)
-    return tuple(
-        (dtype if y.dtype == torch.float64 else y.dtype) if isinstance(y, torch.Tensor) else None
-        for y in results
-    )
 
 
 def estimated_operations(
@@ -97,7 +86,7 @@ def estimated_operations(
         return int(formula(*args, **kwargs, out_val=result))
     results = result if isinstance(result, (list, tuple)) else (result,)
     return sum(
-        math.prod(y.shape)
+        y.numel()
         for y in results
         if isinstance(y, torch.Tensor) and (y.is_floating_point() or y.is_complex())
     )
@@ -132,6 +121,13 @@ _OPAQUE: Final[Mapping[str, Callable[..., int]]] = {
 """Operations of layers that arrive whole and that torch has no formula for."""
 
 ROWS = (
+    Row(
+        "aten.to_mkldnn.default",
+        Verdict.UNCOVERED,
+        None,
+        "what is computed in its layout, as after torch.jit.optimize_for_inference, may not "
+        "reach the mode",
+    ),
     # Declared to draw random numbers, for a dropout that this kernel does not have.
     _coarse(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default),
 )

@@ -10,7 +10,7 @@ from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.dtypes import NARROW, store
 from fuzzytorch.table import Row, Verdict
 
-_EXACT_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16)
+_EXACT_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16)
 
 
 def _converted(call: Call, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -33,7 +33,9 @@ def _holds_exactly(x: torch.Tensor, dtype: torch.dtype) -> bool:
     largest = {torch.float32: 2**24, torch.float16: 2**11, torch.bfloat16: 2**8}[dtype]
     if dtype == torch.float32 and x.dtype in _EXACT_INTEGERS:
         return True
-    low, high = (int(v) for v in torch.aminmax(x))
+    # Unsigned integers of more than 8 bits have few kernels.
+    ordered = x if x.dtype.is_signed or x.dtype.itemsize == 1 else x.to(torch.float64)
+    low, high = (int(v) for v in torch.aminmax(ordered))
     return -largest <= low and high <= largest
 
 

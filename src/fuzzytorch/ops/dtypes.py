@@ -51,7 +51,7 @@ def arithmetic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
     for x in tensors(args, kwargs):
         if not x.is_cpu:
             return Arithmetic.META if x.is_meta else Arithmetic.IMPOSSIBLE
-        if x.layout is not torch.strided:
+        if not is_dense(x):
             return Arithmetic.IMPOSSIBLE
         dtype = x.dtype
         if dtype is torch.float32:
@@ -64,6 +64,25 @@ def arithmetic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
     if _has_complex_number(args, kwargs):
         return Arithmetic.IMPOSSIBLE
     return _as_asked(kind, kwargs["dtype"]) if "dtype" in kwargs else kind
+
+
+def is_dense(x: torch.Tensor) -> bool:
+    """Whether kernels can walk a tensor by strides: neither sparse nor nested."""
+    return x.layout is torch.strided and not x.is_nested
+
+
+def conversion(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
+    """Classifies a call that converts between dtypes; without a change of dtype it only copies."""
+    operands = list(tensors(args, kwargs))
+    dtypes = {x.dtype for x in operands}
+    if kwargs.get("dtype") is not None:
+        dtypes.add(kwargs["dtype"])
+    if len(dtypes) == 1:
+        return Arithmetic.BINARY32
+    if any(x.is_meta for x in operands):
+        return Arithmetic.META
+    walked = all(x.is_cpu and is_dense(x) and x.dtype not in _OTHER for x in operands)
+    return Arithmetic.BINARY32 if walked else Arithmetic.IMPOSSIBLE
 
 
 def _has_complex_number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -111,6 +130,8 @@ def unusual(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     for x in tensors(args, kwargs):
         if x.layout is not torch.strided:
             return f"layout {str(x.layout).removeprefix('torch.')}"
+        if x.is_nested:
+            return "a nested tensor"
         if not x.is_cpu:
             return f"device {x.device.type}"
     if _has_complex_number(args, kwargs):
@@ -140,8 +161,7 @@ def in_float32(
     _write_back(call, overload, args, narrow_args)
     results = result if isinstance(result, (list, tuple)) else (result,)
     if dtypes is None:
-        fallback = _computes_in(args, kwargs)
-        dtypes = tuple(fallback for _ in results)
+        dtypes = stock_dtypes(overload, args, kwargs)
     stored = tuple(
         store(call, y, dtype) if isinstance(y, torch.Tensor) and dtype is not None else y
         for y, dtype in zip(results, dtypes, strict=True)
@@ -157,6 +177,21 @@ def _write_back(
         running = argument.name in ("running_mean", "running_var") and y is not x
         if running and not torch.equal(x.to(y.dtype), y):
             x.copy_(store(call, y, x.dtype))
+
+
+def without_integers(tree: Any) -> Any:
+    """A tree of arguments whose integers and truth values became float32 numbers.
+
+    Only for calls that have no other tensors and return floating-point numbers: torch
+    converts all of them first.
+    """
+    return tree_map(_from_integers, tree)
+
+
+def _from_integers(x: Any) -> Any:
+    if isinstance(x, torch.Tensor) and not x.is_floating_point() and not x.is_complex():
+        return x.to(torch.float32)
+    return x
 
 
 def _to_float32(x: Any) -> Any:
@@ -214,10 +249,26 @@ def result_dtypes(
     They depend on dtypes and on which tensors have no dimension, so that the answer
     is kept.
     """
-    key = (overload, _signature(args), _signature(tuple(sorted(kwargs.items()))))
+    key = (overload, torch.get_default_dtype(), _signature(args), _signature(tuple(sorted(kwargs.items()))))
     if key not in _RESULTS:
         _RESULTS[key] = _ask_meta(overload, args, kwargs)
     return _RESULTS[key]
+
+
+def stock_dtypes(
+    overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.dtype | None, ...]:
+    """The dtypes that stock torch returns, from a call of it whose values are dropped.
+
+    For overloads without a meta kernel.  Where a second call would draw random numbers or
+    write into an argument, floating-point results take the promoted dtype instead.
+    """
+    schema = overload._schema
+    if schema.is_mutable or torch.Tag.nondeterministic_seeded in overload.tags:
+        return (_computes_in(args, kwargs),) * len(schema.returns)
+    result = overload(*args, **kwargs)
+    results = result if isinstance(result, (list, tuple)) else (result,)
+    return tuple(y.dtype if isinstance(y, torch.Tensor) else None for y in results)
 
 
 def _signature(x: Any) -> Any:

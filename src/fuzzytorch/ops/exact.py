@@ -39,7 +39,7 @@ _GROUPS: Final[Mapping[str, str]] = {
         transpose_ as_strided_ swapaxes_ swapdims_ _resize_output_ _copy_from
         _copy_from_and_resize max_unpool2d max_unpool3d scatter.src scatter.value scatter.src_out
         scatter.value_out _lazy_clone _reshape_alias_copy values_copy _values_copy _conj_copy
-        _neg_view_copy set fill_diagonal_ _nested_view_from_buffer_copy to_mkldnn to_dense lu_unpack
+        _neg_view_copy set fill_diagonal_ _nested_view_from_buffer_copy to_dense lu_unpack
         masked_scatter_backward to_padded_tensor _to_sparse _to_sparse_csr _to_sparse_csc
         _to_sparse_bsr _to_sparse_bsc
     """,

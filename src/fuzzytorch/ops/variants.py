@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.dtypes import store
+from fuzzytorch.ops.dtypes import is_dense, store
 from fuzzytorch.table import Row, Variant, dispatched
 
 
@@ -91,7 +91,9 @@ def direct(
     It may where no other argument shares memory with it, except as the identical view.
     """
     target = targets[0]
-    if len(targets) > 1 or target.dtype != torch.float32 or _overlaps_itself(target):
+    if len(targets) > 1 or target.dtype != torch.float32 or not is_dense(target):
+        return None
+    if _overlaps_itself(target):
         return None
     for x in (*args, *kwargs.values()):
         if isinstance(x, torch.Tensor):
