@@ -20,7 +20,7 @@ from fuzzytorch.notices import notice
 from fuzzytorch.ops.admission import admit, needs_admission
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.coarse import NotInBinary64, estimated_operations
-from fuzzytorch.ops.dtypes import Arithmetic, accepted, arithmetic, in_float32, tensors, unusual
+from fuzzytorch.ops.dtypes import Arithmetic, accepted, arithmetic, converted, tensors, unusual, working_dtype
 from fuzzytorch.ops.variants import conflicts, derived, direct, split, write
 from fuzzytorch.records import Coverage, Record
 from fuzzytorch.rounding import Rounding
@@ -186,10 +186,8 @@ class fuzzy(dispatch.TorchDispatchMode):
             return self._uncovered(row, func, args, kwargs, row.why)
         variant, rest, overload = row.variant, kwargs, func
         targets: tuple[torch.Tensor, ...] = ()
-        out = None
         if variant is not None:
             rest, targets = split(variant, args, kwargs)
-            out = direct(variant, args, rest, targets)
             overload = variant.base
         kind = Arithmetic.BINARY32 if row.any_dtype else arithmetic(args, rest)
         if kind is Arithmetic.NONE:
@@ -203,7 +201,9 @@ class fuzzy(dispatch.TorchDispatchMode):
             return self._uncovered(row, func, args, kwargs, unusual(args, rest))
         if admission:
             admit(overload, args, rest)
-        call = Call(overload, self.rounding, self.backend, self._next_stream, out)
+        dtype = working_dtype(kind, args, rest)
+        out = None if variant is None else direct(args, rest, targets, dtype)
+        call = Call(overload, self.rounding, self.backend, self._next_stream, out, dtype)
         try:
             result = self._apply(row, call, kind, args, rest)
             if result is NotImplemented:
@@ -231,8 +231,8 @@ class fuzzy(dispatch.TorchDispatchMode):
         assert row.function is not None
         if row.verdict is Verdict.LOWERED:
             return self._lower(row.function, call, args, kwargs)
-        if kind is Arithmetic.MIXED and row.verdict is Verdict.ROUNDED:
-            return in_float32(call, call.overload, row.function, args, kwargs)
+        if kind is Arithmetic.MIXED:
+            return converted(call, call.overload, row.function, args, kwargs)
         return row.function(call, *args, **kwargs)
 
     def _lower(
