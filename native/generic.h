@@ -98,8 +98,10 @@ PRISM_INLINE double result64(double a, double b, double c) {
   } else {
     const double p = a * b, product = __builtin_fma(a, b, -p);
     const double t = p + c, w = product + sum_error(p, c, t);
-    s = t + w;
-    error = sum_error(t, w, s);
+    // Inf stays, beside which w is NaN, and -0, which a sum with +0 would not keep.
+    const bool moves = w < 0 || w > 0;
+    s = moves ? t + w : t;
+    error = moves ? sum_error(t, w, s) : 0.0;
   }
   return odd ? to_odd(s, error) : s;
 }

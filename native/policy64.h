@@ -58,7 +58,14 @@ PRISM_INLINE Split split(D16 a, D16 b, D16 c) {
   if constexpr (op == Op::fma) {
     const D16 p = mul(a, b);
     const Split t = two_sum(p, c);
-    return two_sum(t.s, add(fused(a, b, negate(p)), t.e));
+    const D16 lacking = add(fused(a, b, negate(p)), t.e);
+    Split r = two_sum(t.s, lacking);
+    // Inf stays, beside which the errors are NaN, and -0, which a sum with +0 would not keep.
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+      const vl moves = (lacking.v[i] < 0) | (lacking.v[i] > 0);
+      r.s.v[i] = (vd)(((vl)r.s.v[i] & moves) | ((vl)t.s.v[i] & ~moves));
+    }
+    return r;
   }
 }
 
@@ -214,10 +221,10 @@ struct Cestac64 : Double64 {
 };
 #endif
 
-// cestac, zero, away, up and down on any machine.
-struct Directed64 : Double64 {
+// cestac, zero, away, up and down on any machine: where a result goes.
+struct Directed {
   using Draw = L16;  // all ones where an inexact result goes toward plus infinity in cestac
-  explicit Directed64(const Rounding& r) : mode(r.mode) {}
+  explicit Directed(const Rounding& r) : mode(r.mode) {}
   const Mode mode;
 
   bool advances(int step) const { return mode == Mode::cestac && (step & 31) == 31; }
@@ -232,6 +239,21 @@ struct Directed64 : Double64 {
     if (mode == Mode::down) return (vl){};
     return mode == Mode::away ? ~negative : negative;
   }
+  // IEEE 754: an exact zero sum of unlike terms is -0 when rounding down.
+  template <Op op>
+  PRISM_INLINE vl negative_zero(vd a, vd b, vd c, vd s, vd e, vl up) const {
+    if constexpr (op != Op::add && op != Op::sub && op != Op::fma) return (vl){};
+    const vd p = op == Op::fma ? a * b : a;
+    const vd q = op == Op::fma ? c : (op == Op::sub ? -b : b);
+    const vl unlike = ~((p == 0) & (((vl)p | (vl)q) >= 0));
+    const vl down = mode == Mode::down ? (vl){} - 1 : mode == Mode::cestac ? ~up : (vl){};
+    return (s == 0) & (e == 0) & unlike & down & ~kMagnitude;
+  }
+};
+
+struct Directed64 : Double64, Directed {
+  using Directed::Directed;
+
   template <Op op, bool>
   Wide apply(Wide a, Wide b, Wide c, const Draw& d) const {
     Split x = split<op>(a, b, c);
@@ -240,16 +262,7 @@ struct Directed64 : Double64 {
       const vl up = upward(s, d.v[i]);
       const vl moves = ((e > 0) & up) | ((e < 0) & ~up);
       const vl y = (vl)s + (step_toward(s, e) & moves);
-      x.s.v[i] = (vd)y;
-      if (op == Op::add || op == Op::sub || op == Op::fma) {
-        // IEEE 754: an exact zero sum of unlike terms is -0 when rounding down.
-        const vd p = op == Op::fma ? a.v[i] * b.v[i] : a.v[i];
-        const vd q = op == Op::fma ? c.v[i] : (op == Op::sub ? -b.v[i] : b.v[i]);
-        const vl unlike = ~((p == 0) & (((vl)p | (vl)q) >= 0));
-        const vl down = mode == Mode::down ? (vl){} - 1 : mode == Mode::cestac ? ~up : (vl){};
-        const vl zero = (s == 0) & (e == 0) & unlike & down;
-        x.s.v[i] = (vd)(y | (zero & ~kMagnitude));
-      }
+      x.s.v[i] = (vd)(y | negative_zero<op>(a.v[i], b.v[i], c.v[i], s, e, up));
     }
     return x.s;
   }
@@ -267,18 +280,75 @@ struct Directed64 : Double64 {
   }
 };
 
+// The same for binary32: the exact result rounded to odd in binary64, then 29 bits cut or
+// carried.  Results that leave the normal numbers of binary32 are finished lane by lane.
+struct Directed32 : Directed {
+  using Elem = float;
+  using Wide = D16;
+  using Packed = double;
+  explicit Directed32(const Rounding& r) : Directed(r), generic(r) {}
+  const Generic<float> generic;
+
+  PRISM_INLINE static Wide load(const float* p) { return load_widened(p); }
+  PRISM_INLINE static void store(float* p, Wide x) { PRISM_ISA::store(p, narrow(x)); }
+
+  template <Op op>
+  PRISM_INLINE static Split split32(D16 a, D16 b, D16 c) {
+    if constexpr (op == Op::mul) return {mul(a, b), D16{}};
+    if constexpr (op == Op::round) return {a, D16{}};
+    if constexpr (op == Op::fma) return two_sum(mul(a, b), c);
+    if constexpr (op != Op::mul && op != Op::round && op != Op::fma) return split<op>(a, b, c);
+  }
+
+  template <Op op, bool>
+  Wide apply(Wide a, Wide b, Wide c, const Draw& d) const {
+    const Split x = split32<op>(a, b, c);
+    const D16 odd = to_odd(x.s, x.e);
+    D16 y;
+    vl leaves = {};
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+      const vd s = odd.v[i];
+      const vl up = upward(s, d.v[i]), bits = (vl)s;
+      const vl carry = (up ^ (bits >> 63)) & 0x1FFFFFFF;
+      const vl cut = (bits + carry) & ~((vl){} + 0x1FFFFFFF);
+      y.v[i] = (vd)(cut | negative_zero<op>(a.v[i], b.v[i], c.v[i], x.s.v[i], x.e.v[i], up));
+      const vl magnitude = bits & kMagnitude;
+      // Zero stays; below 2^-126 more bits go, from 2^128 - 2^103 on there may be overflow.
+      leaves |=
+          (magnitude > 0) & ((magnitude < 0x3810000000000000) | (magnitude > 0x47EFFFFFDFFFFFFF));
+    }
+    if (__builtin_expect(any_lane(leaves), 0))
+      return generic.template apply<op, true>(a, b, c, bits_of(d));
+    return y;
+  }
+  Wide round_wide(D16 s, const Draw& d) const { return apply<Op::round, true>(s, s, s, d); }
+
+ private:
+  static bool any_lane(vl x) {
+    bool any = false;
+    PRISM_UNROLL for (int j = 0; j < kDoubles; ++j) any |= x[j] != 0;
+    return any;
+  }
+  static Draws bits_of(const L16& d) {
+    Draws bits;
+    for (int i = 0; i < kLanes; ++i) {
+      bits.u[i] = d.v[i / kDoubles][i % kDoubles] != 0 ? 1 : 0;
+    }
+    return bits;
+  }
+};
+
 // Calls `body` with the policy for a rounding of tensors of float.
 template <class Body>
 PRISM_INLINE void with_policy32(const Rounding& r, Body body) {
   if (r.binary32()) {
     if (r.mode == Mode::sr) return body(Sr32(r));
-#ifdef PRISM_NATIVE_FLOAT
     if (r.mode == Mode::rn) return body(Rn32(r));
     if (r.mode == Mode::ud) return body(Ud32(r));
-#endif
 #if defined(__AVX512F__)
     if (r.mode == Mode::cestac) return body(Cestac32(r));
 #endif
+    return body(Directed32(r));
   }
   body(Generic<float>(r));
 }

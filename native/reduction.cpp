@@ -23,7 +23,8 @@ class Rows {
 
   // Floats that a thread must provide to `terms`.
   std::int64_t memory() const {
-    return together_ * pitch() + (together_ > 1 ? 0 : std::min(length_, kReduceChunk));
+    if (flat_.contiguous()) return 0;
+    return together_ > 1 ? together_ * pitch() : std::min(length_, kReduceChunk);
   }
 
   // Terms [first, first + count) of a row; `held` is the block of rows in memory.
