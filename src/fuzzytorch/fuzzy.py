@@ -20,7 +20,15 @@ from fuzzytorch.notices import notice
 from fuzzytorch.ops.admission import admit, needs_admission
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.coarse import NotInBinary64, estimated_operations
-from fuzzytorch.ops.dtypes import Arithmetic, accepted, arithmetic, converted, tensors, unusual, working_dtype
+from fuzzytorch.ops.dtypes import (
+    Arithmetic,
+    accepted,
+    arithmetic,
+    converted,
+    tensors,
+    unusual,
+    working_dtype,
+)
 from fuzzytorch.ops.variants import conflicts, derived, direct, split, write
 from fuzzytorch.records import Coverage, Record
 from fuzzytorch.rounding import Rounding

@@ -101,8 +101,8 @@ def fused_nearest(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Te
     """
     product, product_error = two_product(a, b)
     total, total_error = _two_sum(product, c)
-    fused = total + _to_odd(*_two_sum(product_error, total_error))
-    return torch.where(torch.isfinite(total), fused, total)
+    lacking = _to_odd(*_two_sum(product_error, total_error))
+    return torch.where((lacking < 0) | (lacking > 0), total + lacking, total)
 
 
 def two_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -126,7 +126,11 @@ def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
 def _fused(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     product, product_error = two_product(a, b)
     total, total_error = _two_sum(product, c)
-    return _two_sum(total, product_error + total_error)
+    lacking = product_error + total_error
+    nearest, error = _two_sum(total, lacking)
+    # Inf, beside which the errors are NaN, and -0, which a sum with +0 would not keep.
+    stays = ~((lacking < 0) | (lacking > 0))
+    return torch.where(stays, total, nearest), error
 
 
 def cancels(operation: str, operands: tuple[torch.Tensor, ...]) -> torch.Tensor | None:

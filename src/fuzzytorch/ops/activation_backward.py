@@ -23,7 +23,7 @@ from fuzzytorch.ops.activation import (
     tanh_softplus,
     wide,
 )
-from fuzzytorch.ops.call import Call
+from fuzzytorch.ops.call import Call, binary32
 from fuzzytorch.ops.formula import Formula, fma, rounded, select
 from fuzzytorch.ops.pointwise import MUL
 from fuzzytorch.table import Row, Verdict
@@ -39,9 +39,7 @@ GELU_GRAD = Formula(
         grad * fma(x, GAUSS_DENSITY * rounded(exp), 0.5 * (1.0 + rounded(erf)))
     )
 )
-GELU_TANH_GRAD = Formula(
-    lambda grad, x, tanh, cube: _gelu_tanh_grad(grad, x, rounded(tanh), cube)
-)
+GELU_TANH_GRAD = Formula(lambda grad, x, tanh, cube: _gelu_tanh_grad(grad, x, rounded(tanh), cube))
 ELU_GRAD = Formula(
     lambda grad, x, exp, negative, positive, inner: select(
         x, grad * positive, grad * inner * negative * rounded(exp)
@@ -60,7 +58,8 @@ SOFTPLUS_GRAD = Formula(
 MISH_GRAD = Formula(
     lambda grad, x, exp, tanh: _mish_grad(grad, x, 1.0 / (1.0 + rounded(exp)), rounded(tanh))
 )
-HARDSIGMOID_GRAD = Formula(lambda inside, grad: select(inside, grad * (1.0 / 6.0), 0.0))
+# Stock torch has a binary32 number for 1/6 in float64 too.
+HARDSIGMOID_GRAD = Formula(lambda inside, grad: select(inside, grad * binary32(1.0 / 6.0), 0.0))
 HARDSWISH_GRAD = Formula(
     lambda below, above, grad, x: select(below, 0.0, select(above, grad, grad * (x / 3.0 + 0.5)))
 )

@@ -287,9 +287,7 @@ def _empty(
         result = torch.where(torch.empty((), dtype=torch.bool, device="meta"), result, meta)
     if len(metas) == 1:
         result = torch.neg(result)
-    return torch.empty_strided(
-        result.shape, result.stride(), dtype=dtype, device=inputs[0].device
-    )
+    return torch.empty_strided(result.shape, result.stride(), dtype=dtype, device=inputs[0].device)
 
 
 def _reduction_operations(kind: str, terms: int) -> int:

@@ -18,6 +18,7 @@ import torch
 from fuzzytorch.ops.call import Call
 from fuzzytorch.program import Program
 
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Register:
     """A value inside a formula: an operand, a constant, or the result of an instruction."""

@@ -99,7 +99,11 @@ def remainder(call: Call, self: Any, other: Any) -> torch.Tensor:
 
 
 def _tensor(a: Any, like: Any) -> torch.Tensor:
-    return a if isinstance(a, torch.Tensor) else torch.full((), a, dtype=like.dtype, device=like.device)
+    return (
+        a
+        if isinstance(a, torch.Tensor)
+        else torch.full((), a, dtype=like.dtype, device=like.device)
+    )
 
 
 def _opposite(call: Call, mod: torch.Tensor, b: Any) -> torch.Tensor:

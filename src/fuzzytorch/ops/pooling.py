@@ -139,7 +139,9 @@ def _stored(
     y: torch.Tensor, shape: Sequence[int], like: torch.Tensor, last: torch.memory_format | None
 ) -> torch.Tensor:
     """``y`` in this shape, in the memory format of ``like`` if that is ``last``."""
-    out = torch.empty(shape, dtype=y.dtype, device=y.device, memory_format=_memory_format(like, last))
+    out = torch.empty(
+        shape, dtype=y.dtype, device=y.device, memory_format=_memory_format(like, last)
+    )
     return out.copy_(y.reshape(shape))
 
 

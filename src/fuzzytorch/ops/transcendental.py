@@ -32,7 +32,9 @@ def logaddexp(call: Call, self: torch.Tensor, other: torch.Tensor) -> torch.Tens
 
 def logaddexp2(call: Call, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """:func:`logaddexp` to base 2; the change of base is fused with the sum."""
-    return _logaddexp(call, call.operand(self), call.operand(other), torch.exp2, 1.0 / math.log(2.0))
+    return _logaddexp(
+        call, call.operand(self), call.operand(other), torch.exp2, 1.0 / math.log(2.0)
+    )
 
 
 def _logaddexp(
