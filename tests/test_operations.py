@@ -1,7 +1,7 @@
 """Laws over PyTorch's own database of operations: in ``rn`` they are those of stock torch.
 
-Values agree within the error of reordered arithmetic in their dtype; dtypes, shapes and strides agree
-exactly, forward and backward.
+Values agree within the error of reordered arithmetic in their dtype; dtypes, shapes and strides
+agree exactly, forward and backward.
 """
 
 from __future__ import annotations
