@@ -57,6 +57,7 @@ Geometry geometry(const nb::tuple& stride, const nb::tuple& padding, const nb::t
   return g;
 }
 
+template <class T>
 void elementwise(const nb::tuple& where, const nb::tuple& code, const nb::tuple& inputs,
                  const nb::tuple& wide, const nb::tuple& scalars, const nb::tuple& out) {
   const std::size_t instructions = code.size() / 4;
@@ -81,64 +82,84 @@ void elementwise(const nb::tuple& where, const nb::tuple& code, const nb::tuple&
       operands[i].single = view<const float>(t);
     }
   }
-  std::vector<float> values(scalars.size());
-  for (std::size_t i = 0; i < scalars.size(); ++i) values[i] = nb::cast<float>(scalars[i]);
+  std::vector<T> values(scalars.size());
+  for (std::size_t i = 0; i < scalars.size(); ++i) values[i] = nb::cast<T>(scalars[i]);
   const Context c = context(where);
-  const View<float> target = view<float>(out);
+  const View<T> target = view<T>(out);
   const nb::gil_scoped_release release;
   prism::elementwise(c, program, operands, values, target);
 }
 
+template <class T>
 void reduce(const nb::tuple& where, int kind, const nb::tuple& x, const nb::object& y,
             const nb::tuple& out) {
   const Context c = context(where);
-  const View<const float> first = view<const float>(x);
-  View<const float> second;
+  const View<const T> first = view<const T>(x);
+  View<const T> second;
   const bool two = !y.is_none();
-  if (two) second = view<const float>(nb::borrow<nb::tuple>(y));
-  const View<float> target = view<float>(out);
+  if (two) second = view<const T>(nb::borrow<nb::tuple>(y));
+  const View<T> target = view<T>(out);
   const nb::gil_scoped_release release;
   prism::reduce(c, static_cast<prism::Reduction>(kind), first, two ? &second : nullptr, target);
 }
 
+template <class T>
 void scan(const nb::tuple& where, bool product, const nb::tuple& x, const nb::tuple& out) {
   const Context c = context(where);
-  const View<const float> source = view<const float>(x);
-  const View<float> target = view<float>(out);
+  const View<const T> source = view<const T>(x);
+  const View<T> target = view<T>(out);
   const nb::gil_scoped_release release;
   prism::scan(c, product, source, target);
 }
 
+template <class T>
 void gemm(const nb::tuple& where, const nb::tuple& a, const nb::tuple& b, const nb::tuple& out) {
   const Context c = context(where);
-  const View<const float> left = view<const float>(a), right = view<const float>(b);
-  const View<float> target = view<float>(out);
+  const View<const T> left = view<const T>(a), right = view<const T>(b);
+  const View<T> target = view<T>(out);
   const nb::gil_scoped_release release;
   prism::gemm(c, left, right, target);
 }
 
-using Convolution = void (*)(const Context&, const View<const float>&, const View<const float>&,
-                             const View<float>&, const Geometry&);
+template <class T>
+using Convolution = void (*)(const Context&, const View<const T>&, const View<const T>&,
+                             const View<T>&, const Geometry&);
 
-template <Convolution form>
+template <class T, Convolution<T> form>
 void convolve(const nb::tuple& where, const nb::tuple& x, const nb::tuple& y, const nb::tuple& out,
               const nb::tuple& stride, const nb::tuple& padding, const nb::tuple& dilation,
               std::int64_t groups) {
   const Context c = context(where);
-  const View<const float> left = view<const float>(x), right = view<const float>(y);
-  const View<float> target = view<float>(out);
+  const View<const T> left = view<const T>(x), right = view<const T>(y);
+  const View<T> target = view<T>(out);
   const Geometry g = geometry(stride, padding, dilation, groups);
   const nb::gil_scoped_release release;
   form(c, left, right, target, g);
 }
 
+template <class T>
 void accumulate(const nb::tuple& where, std::uintptr_t index, const nb::tuple& source,
                 const nb::tuple& out) {
   const Context c = context(where);
-  const View<const float> from = view<const float>(source);
-  const View<float> target = view<float>(out);
+  const View<const T> from = view<const T>(source);
+  const View<T> target = view<T>(out);
   const nb::gil_scoped_release release;
   prism::accumulate(c, reinterpret_cast<const std::int64_t*>(index), from, target);
+}
+
+// The primitives of one element type, each under its name with a suffix.
+template <class T>
+void define(nb::module_& m, const std::string& suffix) {
+  const auto name = [&](const char* primitive) { return primitive + suffix; };
+  m.def(name("elementwise").c_str(), &elementwise<T>);
+  m.def(name("reduce").c_str(), &reduce<T>, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+        nb::arg());
+  m.def(name("scan").c_str(), &scan<T>);
+  m.def(name("gemm").c_str(), &gemm<T>);
+  m.def(name("conv").c_str(), &convolve<T, &prism::conv<T>>);
+  m.def(name("conv_transposed").c_str(), &convolve<T, &prism::conv_transposed<T>>);
+  m.def(name("conv_weight").c_str(), &convolve<T, &prism::conv_weight<T>>);
+  m.def(name("accumulate").c_str(), &accumulate<T>);
 }
 
 }  // namespace
@@ -152,12 +173,6 @@ NB_MODULE(_prism, m) {
   m.def("isa", [] { return std::string(prism::kernels().name); });
   m.def("available_isas", &prism::available_isas);
   m.def("select_isa", &prism::select_isa);
-  m.def("elementwise", &elementwise);
-  m.def("reduce", &reduce, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
-  m.def("scan", &scan);
-  m.def("gemm", &gemm);
-  m.def("conv", &convolve<&prism::conv>);
-  m.def("conv_transposed", &convolve<&prism::conv_transposed>);
-  m.def("conv_weight", &convolve<&prism::conv_weight>);
-  m.def("accumulate", &accumulate);
+  define<float>(m, "32");
+  define<double>(m, "64");
 }

@@ -19,8 +19,8 @@ struct Workspace {
   std::vector<Axis> k_b;
 };
 
-template <class T>
-T* at_least(std::vector<T>& memory, std::int64_t count) {
+template <class U>
+U* at_least(std::vector<U>& memory, std::int64_t count) {
   if (static_cast<std::int64_t>(memory.size()) < count) memory.resize(count);
   return memory.data();
 }
@@ -30,15 +30,17 @@ Workspace& workspace() {
   return memory;
 }
 
-float* panel_memory(std::int64_t count) {
-  thread_local std::vector<float> memory;
+template <class T>
+T* panel_memory(std::int64_t count) {
+  thread_local std::vector<T> memory;
   return at_least(memory, count);
 }
 
+template <class T>
 class Pass {
  public:
-  Pass(const Context& context, const Kernels& kernel, const Block& key, const Contraction& c,
-       int threads)
+  Pass(const Context& context, const Primitives<T>& kernel, const Block& key,
+       const Contraction<T>& c, int threads)
       : context_(context), kernel_(kernel), key_(key), c_(c), threads_(threads) {}
 
   void run() {
@@ -99,7 +101,7 @@ class Pass {
     for (int j = 1; j < kGroup && contiguous; ++j) {
       contiguous = out_column[j] == out_column[0] + j;
     }
-    float* memory = panel_memory(k_count * kGroup);
+    T* memory = panel_memory<T>(k_count * kGroup);
     kernel_.pack_panel({c_.b,
                         k_b_,
                         k_count,
@@ -108,7 +110,7 @@ class Pass {
                         {c_.size[0], c_.size[1], c_.size[2]},
                         c_.bounded,
                         memory});
-    Multiply m{};
+    Multiply<T> m{};
     m.a = packed(s0 / kRowPack, k_count);
     m.panel = memory;
     m.rows = rows;
@@ -133,9 +135,9 @@ class Pass {
   }
 
   const Context& context_;
-  const Kernels& kernel_;
+  const Primitives<T>& kernel_;
   const Block& key_;
-  const Contraction& c_;
+  const Contraction<T>& c_;
   const int threads_;
   std::int64_t groups_ = 0, row_step_ = 0;
   double* packed_ = nullptr;
@@ -146,24 +148,30 @@ class Pass {
 
 }  // namespace
 
+template <class T>
 void run_all(const Context& context, std::int64_t count,
-             const std::function<Contraction(std::int64_t)>& make) {
-  const Kernels& kernel = kernels();
+             const std::function<Contraction<T>(std::int64_t)>& make) {
+  const Primitives<T>& kernel = kernels().of<T>();
   const Block key = stream_key(context.stream);
   if (count >= 2 * context.threads && context.threads > 1) {
     parallel_for(context.threads, count, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        const Contraction c = make(i);
-        Pass(context, kernel, key, c, 1).run();
+        const Contraction<T> c = make(i);
+        Pass<T>(context, kernel, key, c, 1).run();
       }
     });
     return;
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    const Contraction c = make(i);
-    Pass(context, kernel, key, c, context.threads).run();
+    const Contraction<T> c = make(i);
+    Pass<T>(context, kernel, key, c, context.threads).run();
   }
 }
+
+template void run_all(const Context&, std::int64_t,
+                      const std::function<Contraction<float>(std::int64_t)>&);
+template void run_all(const Context&, std::int64_t,
+                      const std::function<Contraction<double>(std::int64_t)>&);
 
 std::vector<std::int64_t> strided(std::int64_t count, std::int64_t stride) {
   std::vector<std::int64_t> offsets(count);

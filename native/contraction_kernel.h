@@ -2,13 +2,14 @@
 #pragma once
 
 #include "kernels.h"
-#include "policy.h"
+#include "policy64.h"
 
 namespace prism {
 namespace PRISM_ISA {
 
-inline void pack_rows(const Rounding& rounding, const PackRows& p) {
-  with_policy(rounding, [&](auto policy) {
+template <class T>
+void pack_rows(const Rounding& rounding, const PackRows<T>& p) {
+  with_policy<T>(rounding, [&](auto policy) {
     using Packed = typename decltype(policy)::Packed;
     Packed* out = static_cast<Packed*>(p.out);
     for (std::int64_t r = 0; r < kRowPack; ++r) {
@@ -16,7 +17,7 @@ inline void pack_rows(const Rounding& rounding, const PackRows& p) {
         for (std::int64_t k = 0; k < p.k_count; ++k) out[k * kRowPack + r] = 0;
         continue;
       }
-      const float* a = p.a + p.row_offset[r];
+      const T* a = p.a + p.row_offset[r];
       for (std::int64_t k = 0; k < p.k_count; ++k) out[k * kRowPack + r] = a[p.k_offset[k]];
     }
   });
@@ -28,7 +29,8 @@ struct Segment {
   std::int64_t offset;  // of lane 0, so that lane l reads offset + l
 };
 
-inline int find_segments(const PackPanel& p, Segment* segments, bool within_rows) {
+template <class T>
+int find_segments(const PackPanel<T>& p, Segment* segments, bool within_rows) {
   int n = 0;
   for (int j = 0; j < p.columns; ++j) {
     const bool same_row = !within_rows || (j > 0 && p.column[j].at[2] == p.column[j - 1].at[2] + 1);
@@ -41,7 +43,8 @@ inline int find_segments(const PackPanel& p, Segment* segments, bool within_rows
   return n;
 }
 
-inline bool inside(const PackPanel& p, const Axis& k, const Axis& column) {
+template <class T>
+bool inside(const PackPanel<T>& p, const Axis& k, const Axis& column) {
   bool ok = true;
   for (int i = 0; i < 3; ++i) {
     ok &= (std::uint32_t)(k.at[i] + column.at[i]) < (std::uint32_t)p.size[i];
@@ -51,7 +54,8 @@ inline bool inside(const PackPanel& p, const Axis& k, const Axis& column) {
 
 #if defined(__AVX512F__)
 
-inline void pack_panel(const PackPanel& p) {
+template <class T>
+void pack_panel(const PackPanel<T>& p) {
   Segment segments[kGroup];
   const int n = find_segments(p, segments, false);
   __mmask16 segment_mask[kGroup];
@@ -84,31 +88,50 @@ inline void pack_panel(const PackPanel& p) {
           _mm512_mask_cmplt_epu32_mask(valid, _mm512_add_epi32(at2, _mm512_set1_epi32(axis.at[2])),
                                        _mm512_set1_epi32(p.size[2]));
     }
-    const float* b = p.b + axis.offset;
-    __m512 x = _mm512_setzero_ps();
-    if (gathers) {
-      const __m256 zero = _mm256_setzero_ps();
-      const __m256 low = _mm512_mask_i64gather_ps(zero, (__mmask8)valid, off0, b, 4);
-      const __m256 high = _mm512_mask_i64gather_ps(zero, (__mmask8)(valid >> 8), off1, b, 4);
-      x = _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
-    } else {
-      for (int s = 0; s < n; ++s) {
-        x = _mm512_mask_loadu_ps(x, (__mmask16)(valid & segment_mask[s]), b + segments[s].offset);
+    const T* b = p.b + axis.offset;
+    if constexpr (sizeof(T) == 8) {
+      __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
+      if (gathers) {
+        low = _mm512_mask_i64gather_pd(low, (__mmask8)valid, off0, b, 8);
+        high = _mm512_mask_i64gather_pd(high, (__mmask8)(valid >> 8), off1, b, 8);
+      } else {
+        for (int s = 0; s < n; ++s) {
+          const __mmask16 mask = (__mmask16)(valid & segment_mask[s]);
+          const T* from = b + segments[s].offset;
+          low = _mm512_mask_loadu_pd(low, (__mmask8)mask, from);
+          high = _mm512_mask_loadu_pd(high, (__mmask8)(mask >> 8), from + 8);
+        }
       }
+      _mm512_storeu_pd(p.out + k * kGroup, low);
+      _mm512_storeu_pd(p.out + k * kGroup + 8, high);
+      continue;
+    } else {
+      __m512 x = _mm512_setzero_ps();
+      if (gathers) {
+        const __m256 zero = _mm256_setzero_ps();
+        const __m256 low = _mm512_mask_i64gather_ps(zero, (__mmask8)valid, off0, b, 4);
+        const __m256 high = _mm512_mask_i64gather_ps(zero, (__mmask8)(valid >> 8), off1, b, 4);
+        x = _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+      } else {
+        for (int s = 0; s < n; ++s) {
+          x = _mm512_mask_loadu_ps(x, (__mmask16)(valid & segment_mask[s]), b + segments[s].offset);
+        }
+      }
+      _mm512_storeu_ps(p.out + k * kGroup, x);
     }
-    _mm512_storeu_ps(p.out + k * kGroup, x);
   }
 }
 
 #else
 
-inline void pack_panel(const PackPanel& p) {
+template <class T>
+void pack_panel(const PackPanel<T>& p) {
   Segment segments[kGroup];
   const int n = find_segments(p, segments, p.bounded);
   for (std::int64_t k = 0; k < p.k_count; ++k) {
     const Axis& axis = p.k[k];
-    const float* b = p.b + axis.offset;
-    float* out = p.out + k * kGroup;
+    const T* b = p.b + axis.offset;
+    T* out = p.out + k * kGroup;
     for (int j = (int)p.columns; j < kGroup; ++j) out[j] = 0;
     for (int s = 0; s < n; ++s) {
       const int first = segments[s].begin, last = first + segments[s].count - 1;
@@ -117,7 +140,7 @@ inline void pack_panel(const PackPanel& p) {
         for (int j = first; j <= last; ++j) out[j] = b[segments[s].offset + j];
       } else {
         for (int j = first; j <= last; ++j) {
-          out[j] = inside(p, axis, p.column[j]) ? b[segments[s].offset + j] : 0.0f;
+          out[j] = inside(p, axis, p.column[j]) ? b[segments[s].offset + j] : T(0);
         }
       }
     }
@@ -135,7 +158,7 @@ PRISM_INLINE void to_totals(double* p, F16 x) { store((float*)p, x); }
 
 template <class P, int R, bool ranged>
 PRISM_INLINE void accumulate_step(const P& policy, const Key& key, const typename P::Packed* a,
-                                  const float* b, int step, Generator* generator,
+                                  const typename P::Elem* b, int step, Generator* generator,
                                   typename P::Wide* acc) {
   const typename P::Wide wide_b = P::load(b);
   PRISM_UNROLL for (int r = 0; r < R; ++r) {
@@ -147,7 +170,8 @@ PRISM_INLINE void accumulate_step(const P& policy, const Key& key, const typenam
 
 // R rows by 16 columns over the blocks of one chunk of k.
 template <class P, int R>
-void multiply_rows(const P& policy, const Key& key, const Multiply& m, std::int64_t first_row) {
+void multiply_rows(const P& policy, const Key& key, const Multiply<typename P::Elem>& m,
+                   std::int64_t first_row) {
   using Wide = typename P::Wide;
   using Packed = typename P::Packed;
   // Packs lie as far apart as if their elements were doubles, whatever the policy packs.
@@ -170,7 +194,7 @@ void multiply_rows(const P& policy, const Key& key, const Multiply& m, std::int6
       generator[r] = Generator(key, m.row + first_row + r, m.block + block, m.group);
     }
     const Packed* ka = a + k0 * kRowPack;
-    const float* kb = m.panel + k0 * kGroup;
+    const typename P::Elem* kb = m.panel + k0 * kGroup;
     // The last operation of an output is the ranged one: a product, unless a block is added.
     const bool adds = block > 0 && !m.chained;
     const bool peel = last_block && !adds;
@@ -194,11 +218,11 @@ void multiply_rows(const P& policy, const Key& key, const Multiply& m, std::int6
       to_totals(m.totals + (first_row + r) * kGroup, total[r]);
       continue;
     }
-    float* out = m.out + m.out_row[first_row + r];
+    typename P::Elem* out = m.out + m.out_row[first_row + r];
     if (m.contiguous) {
       P::store(out + m.out_column[0], total[r]);
     } else {
-      float lanes[kGroup];
+      typename P::Elem lanes[kGroup];
       P::store(lanes, total[r]);
       for (int j = 0; j < m.columns; ++j) out[m.out_column[j]] = lanes[j];
     }
@@ -211,9 +235,10 @@ constexpr int kRowsAtOnce = 8;
 constexpr int kRowsAtOnce = 2;
 #endif
 
-inline void multiply(const Rounding& rounding, const Block& key_block, const Multiply& m) {
+template <class T>
+void multiply(const Rounding& rounding, const Block& key_block, const Multiply<T>& m) {
   const Key key(key_block);
-  with_policy(rounding, [&](auto policy) {
+  with_policy<T>(rounding, [&](auto policy) {
     using P = decltype(policy);
     std::int64_t row = 0;
     for (; row + kRowsAtOnce <= m.rows; row += kRowsAtOnce) {

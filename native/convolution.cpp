@@ -42,15 +42,16 @@ bool leaves_input(const std::int64_t* out, const std::int64_t* kernel, const std
 
 }  // namespace
 
-void conv(const Context& context, const View<const float>& x, const View<const float>& weight,
-          const View<float>& out, const Geometry& g) {
+template <class T>
+void conv(const Context& context, const View<const T>& x, const View<const T>& weight,
+          const View<T>& out, const Geometry& g) {
   const std::int64_t rows = out.size[1] / g.groups, channels = weight.size[1];
   const std::int64_t* kernel = weight.size.data() + 2;
   const std::int64_t* in = x.size.data() + 2;
   const std::int64_t* to_size = out.size.data() + 2;
   const bool bounded = leaves_input(to_size, kernel, in, g);
-  run_all(context, g.groups, [&](std::int64_t group) {
-    Contraction c;
+  run_all<T>(context, g.groups, [&](std::int64_t group) {
+    Contraction<T> c;
     c.rows = rows;
     c.columns = out.size[0] * to_size[0] * to_size[1] * to_size[2];
     c.k_total = channels * kernel[0] * kernel[1] * kernel[2];
@@ -112,26 +113,28 @@ Taps find_taps(std::int64_t residue, std::int64_t out, std::int64_t kernel, std:
   return t;
 }
 
-void fill_zero(const View<float>& out, const std::int64_t* residue, const Geometry& g) {
+template <class T>
+void fill_zero(const View<T>& out, const std::int64_t* residue, const Geometry& g) {
   for (std::int64_t n = 0; n < out.size[0]; ++n)
     for (std::int64_t c = 0; c < out.size[1]; ++c)
       for (std::int64_t d = residue[0]; d < out.size[2]; d += g.stride[0])
         for (std::int64_t h = residue[1]; h < out.size[3]; h += g.stride[1])
           for (std::int64_t w = residue[2]; w < out.size[4]; w += g.stride[2])
             out.data[n * out.stride[0] + c * out.stride[1] + d * out.stride[2] + h * out.stride[3] +
-                     w * out.stride[4]] = 0.0f;
+                     w * out.stride[4]] = T(0);
 }
 
-void transposed_phase(const Context& context, const View<const float>& x,
-                      const View<const float>& weight, const View<float>& out, const Geometry& g,
-                      const std::int64_t* residue, const Taps* taps, std::uint64_t block) {
+template <class T>
+void transposed_phase(const Context& context, const View<const T>& x, const View<const T>& weight,
+                      const View<T>& out, const Geometry& g, const std::int64_t* residue,
+                      const Taps* taps, std::uint64_t block) {
   const std::int64_t rows = out.size[1] / g.groups, inputs = x.size[1] / g.groups;
   const std::int64_t counts[3] = {static_cast<std::int64_t>(taps[0].tap.size()),
                                   static_cast<std::int64_t>(taps[1].tap.size()),
                                   static_cast<std::int64_t>(taps[2].tap.size())};
   const std::int64_t positions[3] = {taps[0].positions, taps[1].positions, taps[2].positions};
-  run_all(context, g.groups, [&](std::int64_t group) {
-    Contraction c;
+  run_all<T>(context, g.groups, [&](std::int64_t group) {
+    Contraction<T> c;
     c.rows = rows;
     c.columns = out.size[0] * positions[0] * positions[1] * positions[2];
     c.k_total = inputs * counts[0] * counts[1] * counts[2];
@@ -176,8 +179,9 @@ void transposed_phase(const Context& context, const View<const float>& x,
 
 }  // namespace
 
-void conv_transposed(const Context& context, const View<const float>& x,
-                     const View<const float>& weight, const View<float>& out, const Geometry& g) {
+template <class T>
+void conv_transposed(const Context& context, const View<const T>& x, const View<const T>& weight,
+                     const View<T>& out, const Geometry& g) {
   const std::int64_t* kernel = weight.size.data() + 2;
   const std::int64_t longest = x.size[1] / g.groups * kernel[0] * kernel[1] * kernel[2];
   const std::uint64_t blocks = static_cast<std::uint64_t>((longest + kKBlock - 1) / kKBlock);
@@ -205,15 +209,16 @@ void conv_transposed(const Context& context, const View<const float>& x,
   }
 }
 
-void conv_weight(const Context& context, const View<const float>& x, const View<const float>& grad,
-                 const View<float>& out, const Geometry& g) {
+template <class T>
+void conv_weight(const Context& context, const View<const T>& x, const View<const T>& grad,
+                 const View<T>& out, const Geometry& g) {
   const std::int64_t rows = out.size[0] / g.groups, channels = out.size[1];
   const std::int64_t* kernel = out.size.data() + 2;
   const std::int64_t* in = x.size.data() + 2;
   const std::int64_t* from_size = grad.size.data() + 2;
   const bool bounded = leaves_input(from_size, kernel, in, g);
-  run_all(context, g.groups, [&](std::int64_t group) {
-    Contraction c;
+  run_all<T>(context, g.groups, [&](std::int64_t group) {
+    Contraction<T> c;
     c.rows = rows;
     c.columns = channels * kernel[0] * kernel[1] * kernel[2];
     c.k_total = grad.size[0] * from_size[0] * from_size[1] * from_size[2];
@@ -255,5 +260,18 @@ void conv_weight(const Context& context, const View<const float>& x, const View<
     return c;
   });
 }
+
+template void conv(const Context&, const View<const float>&, const View<const float>&,
+                   const View<float>&, const Geometry&);
+template void conv_transposed(const Context&, const View<const float>&, const View<const float>&,
+                              const View<float>&, const Geometry&);
+template void conv_weight(const Context&, const View<const float>&, const View<const float>&,
+                          const View<float>&, const Geometry&);
+template void conv(const Context&, const View<const double>&, const View<const double>&,
+                   const View<double>&, const Geometry&);
+template void conv_transposed(const Context&, const View<const double>&, const View<const double>&,
+                              const View<double>&, const Geometry&);
+template void conv_weight(const Context&, const View<const double>&, const View<const double>&,
+                          const View<double>&, const Geometry&);
 
 }  // namespace prism

@@ -31,13 +31,14 @@ const void* tile_input(const Prepared& input, std::int64_t first, std::int64_t c
 
 }  // namespace
 
+template <class T>
 void elementwise(const Context& context, const std::vector<Instruction>& code,
-                 const std::vector<Operand>& inputs, const std::vector<float>& scalars,
-                 const View<float>& out) {
-  const Kernels& kernel = kernels();
+                 const std::vector<Operand>& inputs, const std::vector<T>& scalars,
+                 const View<T>& out) {
+  const Primitives<T>& kernel = kernels().of<T>();
   const Block key = stream_key(context.stream);
   const std::int64_t count = out.count();
-  const Flat<float> target(out);
+  const Flat<T> target(out);
   std::vector<Prepared> prepared;
   for (const Operand& i : inputs) {
     prepared.push_back({Flat<const float>(i.single), Flat<const double>(i.wide), i.is_wide});
@@ -45,22 +46,23 @@ void elementwise(const Context& context, const std::vector<Instruction>& code,
   const std::int64_t registers = inputs.size() + scalars.size() + code.size();
   const std::int64_t tiles = (count + kTile - 1) / kTile;
   parallel_for(context.threads, tiles, 16, [&](std::int64_t begin, std::int64_t end) {
-    float* scratch = workspace<float>((registers + 1) * kTile);
-    double* wide = workspace<double>(inputs.size() * kTile);
-    ElementwiseTile t{};
+    T* scratch = workspace<T>((registers + 1) * kTile);
+    float* single = workspace<float, 1>(inputs.size() * kTile);
+    double* wide = workspace<double, 1>(inputs.size() * kTile);
+    ElementwiseTile<T> t{};
     t.code = code.data();
     t.instructions = static_cast<int>(code.size());
     t.inputs = static_cast<int>(inputs.size());
     t.scalars = static_cast<int>(scalars.size());
     t.scalar = scalars.data();
     t.scratch = scratch;
-    float* result = scratch + registers * kTile;
+    T* result = scratch + registers * kTile;
     for (std::int64_t tile = begin; tile < end; ++tile) {
       const std::int64_t first = tile * kTile;
       t.row = tile;
       t.count = std::min(kTile, count - first);
       for (int i = 0; i < t.inputs; ++i) {
-        t.input[i] = tile_input(prepared[i], first, t.count, scratch + i * kTile, wide + i * kTile);
+        t.input[i] = tile_input(prepared[i], first, t.count, single + i * kTile, wide + i * kTile);
       }
       const bool direct = target.contiguous() && t.count % kGroup == 0;
       t.out = direct ? target.data + first : result;
@@ -69,5 +71,12 @@ void elementwise(const Context& context, const std::vector<Instruction>& code,
     }
   });
 }
+
+template void elementwise(const Context&, const std::vector<Instruction>&,
+                          const std::vector<Operand>&, const std::vector<float>&,
+                          const View<float>&);
+template void elementwise(const Context&, const std::vector<Instruction>&,
+                          const std::vector<Operand>&, const std::vector<double>&,
+                          const View<double>&);
 
 }  // namespace prism

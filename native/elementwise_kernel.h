@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels.h"
-#include "policy.h"
+#include "policy64.h"
 
 namespace prism {
 namespace PRISM_ISA {
@@ -29,8 +29,9 @@ PRISM_INLINE void for_each_vector(const P& policy, const Key& key, std::uint64_t
 
 // Scratch registers hold whole vectors, so that a tail needs no care but at the end.
 template <class P, Op op>
-void run_rounded(const P& policy, const Key& key, const ElementwiseTile& t, int index,
-                 const float* a, const float* b, const float* c, float* out) {
+void run_rounded(const P& policy, const Key& key, const ElementwiseTile<typename P::Elem>& t,
+                 int index, const typename P::Elem* a, const typename P::Elem* b,
+                 const typename P::Elem* c, typename P::Elem* out) {
   for_each_vector(policy, key, t.row, index, 0, t.count, [&](std::int64_t i, auto d) {
     const auto wa = P::load(a + i);
     const auto wb = op == Op::sqrt ? wa : P::load(b + i);
@@ -40,22 +41,22 @@ void run_rounded(const P& policy, const Key& key, const ElementwiseTile& t, int 
 }
 
 template <class P>
-void run_round(const P& policy, const Key& key, const ElementwiseTile& t, int index,
-               const double* a, float* out) {
+void run_round(const P& policy, const Key& key, const ElementwiseTile<typename P::Elem>& t,
+               int index, const double* a, typename P::Elem* out) {
   for_each_vector(policy, key, t.row, index, 0, t.count, [&](std::int64_t i, auto d) {
     P::store(out + i, policy.round_wide(load(a + i), d));
   });
 }
 
 // Operations without rounding; NaN spreads through min and max, of equals the second is taken.
-inline void run_exact(Op op, std::int64_t count, const float* a, const float* b, const float* c,
-                      float* out) {
+template <class T>
+void run_exact(Op op, std::int64_t count, const T* a, const T* b, const T* c, T* out) {
   switch (op) {
     case Op::neg:
       for (std::int64_t i = 0; i < count; ++i) out[i] = -a[i];
       break;
     case Op::abs:
-      for (std::int64_t i = 0; i < count; ++i) out[i] = __builtin_fabsf(a[i]);
+      for (std::int64_t i = 0; i < count; ++i) out[i] = T(__builtin_fabs(a[i]));
       break;
     case Op::min:
       for (std::int64_t i = 0; i < count; ++i) {
@@ -68,7 +69,7 @@ inline void run_exact(Op op, std::int64_t count, const float* a, const float* b,
       }
       break;
     case Op::copysign:
-      for (std::int64_t i = 0; i < count; ++i) out[i] = __builtin_copysignf(a[i], b[i]);
+      for (std::int64_t i = 0; i < count; ++i) out[i] = T(__builtin_copysign(a[i], b[i]));
       break;
     default:
       for (std::int64_t i = 0; i < count; ++i) out[i] = a[i] > 0 ? b[i] : c[i];
@@ -77,12 +78,13 @@ inline void run_exact(Op op, std::int64_t count, const float* a, const float* b,
 }
 
 template <class P>
-void run_instruction(const P& policy, const Key& key, const ElementwiseTile& t, int index,
-                     const void* const* registers, float* out) {
+void run_instruction(const P& policy, const Key& key, const ElementwiseTile<typename P::Elem>& t,
+                     int index, const void* const* registers, typename P::Elem* out) {
+  using T = typename P::Elem;
   const Instruction& i = t.code[index];
-  const float* a = static_cast<const float*>(registers[i.a]);
-  const float* b = static_cast<const float*>(registers[i.b]);
-  const float* c = static_cast<const float*>(registers[i.c]);
+  const T* a = static_cast<const T*>(registers[i.a]);
+  const T* b = static_cast<const T*>(registers[i.b]);
+  const T* c = static_cast<const T*>(registers[i.c]);
   switch (i.op) {
     case Op::add:
       return run_rounded<P, Op::add>(policy, key, t, index, a, b, c, out);
@@ -103,30 +105,31 @@ void run_instruction(const P& policy, const Key& key, const ElementwiseTile& t, 
   }
 }
 
-inline void elementwise(const Rounding& rounding, const Block& key_block,
-                        const ElementwiseTile& t) {
+template <class T>
+void elementwise(const Rounding& rounding, const Block& key_block, const ElementwiseTile<T>& t) {
   const Key key(key_block);
   const void* registers[kMaxInputs + kMaxScalars + kMaxInstructions];
   for (int i = 0; i < t.inputs; ++i) registers[i] = t.input[i];
   const std::int64_t padded = (t.count + kGroup - 1) / kGroup * kGroup;
   for (int i = 0; i < t.scalars; ++i) {
-    float* filled = t.scratch + (t.inputs + i) * kTile;
+    T* filled = t.scratch + (t.inputs + i) * kTile;
     for (std::int64_t j = 0; j < padded; ++j) filled[j] = t.scalar[i];
     registers[t.inputs + i] = filled;
   }
-  with_policy(rounding, [&](auto policy) {
+  with_policy<T>(rounding, [&](auto policy) {
     const int base = t.inputs + t.scalars;
     for (int i = 0; i < t.instructions; ++i) {
-      float* out = i == t.instructions - 1 ? t.out : t.scratch + (base + i) * kTile;
+      T* out = i == t.instructions - 1 ? t.out : t.scratch + (base + i) * kTile;
       run_instruction(policy, key, t, i, registers, out);
       registers[base + i] = out;
     }
   });
 }
 
-inline void accumulate(const Rounding& rounding, const Block& key_block, const Accumulate& p) {
+template <class T>
+void accumulate(const Rounding& rounding, const Block& key_block, const Accumulate<T>& p) {
   const Key key(key_block);
-  with_policy(rounding, [&](auto policy) {
+  with_policy<T>(rounding, [&](auto policy) {
     using P = decltype(policy);
     const std::int64_t end = p.first + p.count;
     for (std::int64_t tile = p.first / kTile; tile * kTile < end; ++tile) {
@@ -143,8 +146,8 @@ inline void accumulate(const Rounding& rounding, const Block& key_block, const A
           std::int64_t run = p.inner - column < to - i ? p.inner - column : to - i;
           const std::int64_t target = p.index[row];
           if (target >= p.keep_begin && target < p.keep_end) {
-            float a[kGroup] = {}, b[kGroup] = {};
-            float* out = p.out + target * p.inner + column;
+            T a[kGroup] = {}, b[kGroup] = {};
+            T* out = p.out + target * p.inner + column;
             const std::int64_t lane = i - at;
             for (std::int64_t j = 0; j < run; ++j) {
               a[lane + j] = out[j];

@@ -3,11 +3,12 @@
 
 namespace prism {
 
-void gemm(const Context& context, const View<const float>& a, const View<const float>& b,
-          const View<float>& out) {
+template <class T>
+void gemm(const Context& context, const View<const T>& a, const View<const T>& b,
+          const View<T>& out) {
   const std::int64_t rows = a.size[1], k_total = a.size[2], columns = b.size[2];
-  run_all(context, a.size[0], [&](std::int64_t i) {
-    Contraction c;
+  run_all<T>(context, a.size[0], [&](std::int64_t i) {
+    Contraction<T> c;
     c.rows = rows;
     c.columns = columns;
     c.k_total = k_total;
@@ -32,5 +33,10 @@ void gemm(const Context& context, const View<const float>& a, const View<const f
     return c;
   });
 }
+
+template void gemm(const Context&, const View<const float>&, const View<const float>&,
+                   const View<float>&);
+template void gemm(const Context&, const View<const double>&, const View<const double>&,
+                   const View<double>&);
 
 }  // namespace prism

@@ -79,6 +79,33 @@ PRISM_INLINE double result(double a, double b, double c) {
   }
 }
 
+// The same for binary64 operands, whose products are not exact.
+template <Op op, bool odd>
+PRISM_INLINE double result64(double a, double b, double c) {
+  if constexpr (op == Op::round) return a;
+  if constexpr (op == Op::add || op == Op::sub) return result<op, odd>(a, b, c);
+  double s, error;
+  if constexpr (op == Op::mul) {
+    s = a * b;
+    error = __builtin_fma(a, b, -s);
+  } else if constexpr (op == Op::div) {
+    s = a / b;
+    const double residual = __builtin_fma(-s, b, a);
+    error = b < 0 ? -residual : residual;
+  } else if constexpr (op == Op::sqrt) {
+    s = __builtin_sqrt(a);
+    error = __builtin_fma(-s, s, a);
+  } else {
+    const double p = a * b, product = __builtin_fma(a, b, -p);
+    const double t = p + c, w = product + sum_error(p, c, t);
+    // Inf stays, beside which w is NaN, and -0, which a sum with +0 would not keep.
+    const bool moves = w < 0 || w > 0;
+    s = moves ? t + w : t;
+    error = moves ? sum_error(t, w, s) : 0.0;
+  }
+  return odd ? to_odd(s, error) : s;
+}
+
 // IEEE 754: an exact zero sum of unlike terms is -0 when rounding down.
 template <Op op>
 PRISM_INLINE bool cancels(double a, double b, double c, double s) {
@@ -149,11 +176,12 @@ PRISM_INLINE double round_lane(double s, std::uint32_t draw, const Rounding& r) 
   return field == 0x7FF ? s : signed_y;
 }
 
-template <Op op, Mode mode, bool ranged>
+template <class T, Op op, Mode mode, bool ranged>
 PRISM_INLINE void apply_lanes(const Lanes& a, const Lanes& b, const Lanes& c, const Draws& d,
                               const Rounding& r, Lanes& out) {
   for (int i = 0; i < kLanes; ++i) {
-    const double s = result<op, mode != Mode::sr>(a.v[i], b.v[i], c.v[i]);
+    const double s = sizeof(T) == 4 ? result<op, mode != Mode::sr>(a.v[i], b.v[i], c.v[i])
+                                    : result64<op, mode != Mode::sr>(a.v[i], b.v[i], c.v[i]);
     double y = round_lane<mode, ranged>(s, d.u[i], r);
     if constexpr (mode == Mode::down || mode == Mode::cestac) {
       const bool downward = mode == Mode::down || d.u[i] == 0;
@@ -163,28 +191,28 @@ PRISM_INLINE void apply_lanes(const Lanes& a, const Lanes& b, const Lanes& c, co
   }
 }
 
-template <Op op>
+template <class T, Op op>
 __attribute__((noinline)) void apply_generic(const Lanes& a, const Lanes& b, const Lanes& c,
                                              const Draws& d, const Rounding& r, bool ranged,
                                              Lanes& out) {
   switch (r.mode) {
     case Mode::rn:
-      return apply_lanes<op, Mode::rn, true>(a, b, c, d, r, out);
+      return apply_lanes<T, op, Mode::rn, true>(a, b, c, d, r, out);
     case Mode::sr:
-      return ranged ? apply_lanes<op, Mode::sr, true>(a, b, c, d, r, out)
-                    : apply_lanes<op, Mode::sr, false>(a, b, c, d, r, out);
+      return ranged ? apply_lanes<T, op, Mode::sr, true>(a, b, c, d, r, out)
+                    : apply_lanes<T, op, Mode::sr, false>(a, b, c, d, r, out);
     case Mode::ud:
-      return apply_lanes<op, Mode::ud, true>(a, b, c, d, r, out);
+      return apply_lanes<T, op, Mode::ud, true>(a, b, c, d, r, out);
     case Mode::cestac:
-      return apply_lanes<op, Mode::cestac, true>(a, b, c, d, r, out);
+      return apply_lanes<T, op, Mode::cestac, true>(a, b, c, d, r, out);
     case Mode::zero:
-      return apply_lanes<op, Mode::zero, true>(a, b, c, d, r, out);
+      return apply_lanes<T, op, Mode::zero, true>(a, b, c, d, r, out);
     case Mode::away:
-      return apply_lanes<op, Mode::away, true>(a, b, c, d, r, out);
+      return apply_lanes<T, op, Mode::away, true>(a, b, c, d, r, out);
     case Mode::up:
-      return apply_lanes<op, Mode::up, true>(a, b, c, d, r, out);
+      return apply_lanes<T, op, Mode::up, true>(a, b, c, d, r, out);
     case Mode::down:
-      return apply_lanes<op, Mode::down, true>(a, b, c, d, r, out);
+      return apply_lanes<T, op, Mode::down, true>(a, b, c, d, r, out);
   }
 }
 

@@ -10,8 +10,14 @@ namespace prism {
 namespace PRISM_ISA {
 
 extern const Kernels kernels;
-const Kernels kernels = {PRISM_NAME(PRISM_ISA), pack_rows,     pack_panel, multiply,  elementwise,
-                         reduce_chunk,          reduce_totals, scan,       accumulate};
+
+template <class T>
+constexpr Primitives<T> primitives() {
+  return {pack_rows<T>,    pack_panel<T>,    multiply<T>, elementwise<T>,
+          reduce_chunk<T>, reduce_totals<T>, scan<T>,     accumulate<T>};
+}
+
+const Kernels kernels = {PRISM_NAME(PRISM_ISA), primitives<float>(), primitives<double>()};
 
 }  // namespace PRISM_ISA
 }  // namespace prism

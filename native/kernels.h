@@ -31,8 +31,9 @@ struct Axis {
 };
 
 // Up to eight rows of the left operand, side by side for every k.
+template <class T>
 struct PackRows {
-  const float* a;
+  const T* a;
   const std::int64_t* row_offset;
   std::int64_t rows;
   const std::int64_t* k_offset;
@@ -41,26 +42,28 @@ struct PackRows {
 };
 
 // Sixteen columns of the right operand, side by side for every k.
+template <class T>
 struct PackPanel {
-  const float* b;
+  const T* b;
   const Axis* k;
   std::int64_t k_count;
   const Axis* column;
   std::int64_t columns;
   std::int32_t size[3];
   bool bounded;  // some (k, column) may lie outside the input and then reads as zero
-  float* out;    // [k_count][kGroup]
+  T* out;        // [k_count][kGroup]
 };
 
 // Rows times one panel, accumulated in blocks along k.
+template <class T>
 struct Multiply {
   const void* a;  // packed rows, kRowPack at a time, each k_count long
-  const float* panel;
+  const T* panel;
   std::int64_t rows;
   std::int64_t k_begin, k_count, k_total;  // k_begin is a multiple of kKBlock
   std::uint64_t row, block, group;         // stream coordinates of the first row, block, column
   double* totals;                          // [rows][kGroup] between chunks of k
-  float* out;
+  T* out;
   const std::int64_t* out_row;     // offset of each row in `out`
   const std::int64_t* out_column;  // offset of each column in `out`
   std::int64_t columns;
@@ -78,23 +81,25 @@ constexpr int kMaxScalars = 8;
 constexpr int kMaxInstructions = 24;
 
 // One elementwise tile: inputs already contiguous in the tile.
+template <class T>
 struct ElementwiseTile {
   const Instruction* code;
   int instructions;
   int inputs, scalars;
-  const void* input[kMaxInputs];  // float, or double where the code rounds it
-  const float* scalar;
-  float* out;
+  const void* input[kMaxInputs];  // T, or double where the code rounds it
+  const T* scalar;
+  T* out;
   std::int64_t count;  // elements of this tile, at most kTile
   std::uint64_t row;   // number of the tile
-  float* scratch;      // [inputs + scalars + instructions][kTile]
+  T* scratch;          // [inputs + scalars + instructions][kTile]
 };
 
 // Chunks of one reduction row, contiguous in memory.
+template <class T>
 struct ReduceChunk {
   Reduction kind;
-  const float* x;
-  const float* y;  // only for dot
+  const T* x;
+  const T* y;  // only for dot
   std::int64_t count;
   std::uint64_t row;  // stream row of the chunk
   bool last;          // the chunk is the whole row: its last operation is ranged
@@ -108,39 +113,54 @@ struct ReduceTotals {
 };
 
 // Up to sixteen rows of a scan, interleaved: x[k * kGroup + lane].
+template <class T>
 struct ScanRows {
   bool product;
-  const float* x;
-  float* out;
+  const T* x;
+  T* out;
   std::int64_t count;  // elements of this piece of the rows, starting at a block
   std::int64_t begin;  // index of its first element
-  float* carry;        // [kGroup] running value, read unless begin is 0, and written
+  T* carry;            // [kGroup] running value, read unless begin is 0, and written
   std::uint64_t row;   // stream row
 };
 
 // Additions of contiguous source elements into rows of the destination.
+template <class T>
 struct Accumulate {
   const std::int64_t* index;
-  const float* source;  // contiguous (n, inner)
+  const T* source;  // contiguous (n, inner)
   std::int64_t inner;
-  float* out;
+  T* out;
   std::int64_t first, count;          // flat elements [first, first + count) of the source
   std::int64_t keep_begin, keep_end;  // only rows in this range are written
 };
 
-struct Kernels {
-  const char* name;
-  void (*pack_rows)(const Rounding&, const PackRows&);
-  void (*pack_panel)(const PackPanel&);
-  void (*multiply)(const Rounding&, const Block& key, const Multiply&);
-  void (*elementwise)(const Rounding&, const Block& key, const ElementwiseTile&);
-  double (*reduce_chunk)(const Rounding&, const Block& key, const ReduceChunk&);
+// The kernels for tensors of one element type, float or double.
+template <class T>
+struct Primitives {
+  void (*pack_rows)(const Rounding&, const PackRows<T>&);
+  void (*pack_panel)(const PackPanel<T>&);
+  void (*multiply)(const Rounding&, const Block& key, const Multiply<T>&);
+  void (*elementwise)(const Rounding&, const Block& key, const ElementwiseTile<T>&);
+  double (*reduce_chunk)(const Rounding&, const Block& key, const ReduceChunk<T>&);
   double (*reduce_totals)(const Rounding&, const Block& key, const ReduceTotals&);
-  void (*scan)(const Rounding&, const Block& key, const ScanRows&);
-  void (*accumulate)(const Rounding&, const Block& key, const Accumulate&);
+  void (*scan)(const Rounding&, const Block& key, const ScanRows<T>&);
+  void (*accumulate)(const Rounding&, const Block& key, const Accumulate<T>&);
 };
 
-// Instruction sets compiled in and usable on this machine, best first.
-int available_kernels(const Kernels** list, int capacity);
+struct Kernels {
+  const char* name;
+  Primitives<float> single;
+  Primitives<double> wide;
+
+  template <class T>
+  const Primitives<T>& of() const {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      return single;
+    } else {
+      return wide;
+    }
+  }
+};
 
 }  // namespace prism

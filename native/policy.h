@@ -18,6 +18,7 @@ namespace prism {
 namespace PRISM_ISA {
 
 struct Sr32 {
+  using Elem = float;
   using Wide = D16;
   using Packed = double;
   using Draw = L16;
@@ -71,10 +72,9 @@ struct Sr32 {
   }
 };
 
-#ifdef PRISM_NATIVE_FLOAT
-
 template <class Derived>
 struct Native32 {
+  using Elem = float;
   using Wide = F16;
   using Packed = float;
   PRISM_INLINE static Wide load(const float* p) { return PRISM_ISA::load(p); }
@@ -120,32 +120,34 @@ PRISM_INLINE F16 step_up_or_down(F16 x, BitDraw up) {
 }
 #else
 struct BitDraw {
-  __m256i up[2];  // all ones where the bit is set
+  vi up[kF];  // all ones where the bit is set
 };
 PRISM_INLINE BitDraw bit_draw(const Generator& g, int step) {
-  const __m128i shift = _mm_cvtsi32_si128(31 - (step & 31));
   BitDraw d;
+#if defined(__AVX2__)
+  const __m128i shift = _mm_cvtsi32_si128(31 - (step & 31));
   PRISM_UNROLL for (int i = 0; i < 2; ++i) {
     const __m256i w = _mm256_set_m128i(g.s[2 * i + 1], g.s[2 * i]);
-    d.up[i] = _mm256_srai_epi32(_mm256_sll_epi32(w, shift), 31);
+    d.up[i] = (vi)_mm256_srai_epi32(_mm256_sll_epi32(w, shift), 31);
   }
+#else
+  std::uint32_t w[kLanes];
+  g.words(w);
+  PRISM_UNROLL for (int i = 0; i < kF; ++i) {
+    vi words;
+    __builtin_memcpy(&words, w + i * kFloats, sizeof words);
+    d.up[i] = (words << (31 - (step & 31))) >> 31;
+  }
+#endif
   return d;
 }
-PRISM_INLINE F16 step_up_or_down(F16 x, BitDraw d) {
-  F16 r;
-  PRISM_UNROLL for (int i = 0; i < 2; ++i) {
-    const __m256i bits = _mm256_castps_si256((__m256)x.v[i]);
-    const __m256i minus_one = _mm256_set1_epi32(-1);
-    const __m256i magnitude_less_one =
-        _mm256_add_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFFFF)), minus_one);
-    const __m256i moves =
-        _mm256_and_si256(_mm256_cmpgt_epi32(magnitude_less_one, minus_one),
-                         _mm256_cmpgt_epi32(_mm256_set1_epi32(0x7F7FFFFF), magnitude_less_one));
-    const __m256i delta =
-        _mm256_or_si256(_mm256_xor_si256(d.up[i], minus_one), _mm256_set1_epi32(1));
-    r.v[i] = (vf)_mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_and_si256(delta, moves)));
+PRISM_INLINE F16 step_up_or_down(F16 x, const BitDraw& d) {
+  PRISM_UNROLL for (int i = 0; i < kF; ++i) {
+    const vi bits = (vi)x.v[i], below = (bits & 0x7FFFFFFF) - 1;
+    const vi moves = (below > -1) & (below < 0x7F7FFFFF);
+    x.v[i] = (vf)(bits + ((~d.up[i] | 1) & moves));
   }
-  return r;
+  return x;
 }
 #endif
 
@@ -160,8 +162,6 @@ struct Ud32 : Native32<Ud32> {
   }
   PRISM_INLINE Wide round_wide(D16 s, Draw d) const { return step_up_or_down(narrow(s), d); }
 };
-
-#endif  // PRISM_NATIVE_FLOAT
 
 #if defined(__AVX512F__)
 struct Cestac32 : Native32<Cestac32> {
@@ -210,12 +210,17 @@ struct Cestac32 : Native32<Cestac32> {
 };
 #endif
 
+template <class T>
 struct Generic {
+  using Elem = T;
   using Wide = D16;
   using Packed = double;
   using Draw = Draws;
   explicit Generic(const Rounding& r)
-      : rounding(r), uniform(r.uniform()), bits(r.bits()), exempt(r.uniform() && r.binary32()) {}
+      : rounding(r),
+        uniform(r.uniform()),
+        bits(r.bits()),
+        exempt(sizeof(T) == 4 && r.uniform() && r.binary32()) {}
   const Rounding& rounding;
   const bool uniform, bits;
   const bool exempt;  // sr to binary32 keeps the exponents of binary64 within a chain
@@ -234,7 +239,9 @@ struct Generic {
     return d;
   }
   PRISM_INLINE static Wide load(const float* p) { return load_widened(p); }
+  PRISM_INLINE static Wide load(const double* p) { return PRISM_ISA::load(p); }
   PRISM_INLINE static void store(float* p, Wide x) { PRISM_ISA::store(p, narrow(x)); }
+  PRISM_INLINE static void store(double* p, Wide x) { PRISM_ISA::store(p, x); }
 
   template <Op op, bool ranged>
   Wide apply(Wide a, Wide b, Wide c, const Draw& d) const {
@@ -242,27 +249,11 @@ struct Generic {
     PRISM_ISA::store(la.v, a);
     PRISM_ISA::store(lb.v, b);
     PRISM_ISA::store(lc.v, c);
-    apply_generic<op>(la, lb, lc, d, rounding, ranged || !exempt, out);
+    apply_generic<T, op>(la, lb, lc, d, rounding, ranged || !exempt, out);
     return PRISM_ISA::load(out.v);
   }
   Wide round_wide(D16 s, const Draw& d) const { return apply<Op::round, true>(s, s, s, d); }
 };
-
-// Calls `body` with the policy for a rounding.
-template <class Body>
-PRISM_INLINE void with_policy(const Rounding& r, Body body) {
-  if (r.binary32()) {
-    if (r.mode == Mode::sr) return body(Sr32(r));
-#ifdef PRISM_NATIVE_FLOAT
-    if (r.mode == Mode::rn) return body(Rn32(r));
-    if (r.mode == Mode::ud) return body(Ud32(r));
-#endif
-#if defined(__AVX512F__)
-    if (r.mode == Mode::cestac) return body(Cestac32(r));
-#endif
-  }
-  body(Generic(r));
-}
 
 }  // namespace PRISM_ISA
 }  // namespace prism

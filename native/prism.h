@@ -54,36 +54,44 @@ const Kernels& kernels();
 // Chooses an instruction set by name; throws std::invalid_argument naming the possible ones.
 void select_isa(const std::string& name);
 
-// An input is a view of float, or of double where the code rounds it.
+// Every primitive exists for float and for double; the element type is that of the output.
+// An input of `elementwise` is a view of that type, or of double where the code rounds it.
 struct Operand {
   View<const float> single;
   View<const double> wide;
   bool is_wide = false;
 };
 
+template <class T>
 void elementwise(const Context& context, const std::vector<Instruction>& code,
-                 const std::vector<Operand>& inputs, const std::vector<float>& scalars,
-                 const View<float>& out);
+                 const std::vector<Operand>& inputs, const std::vector<T>& scalars,
+                 const View<T>& out);
 
-void reduce(const Context& context, Reduction kind, const View<const float>& x,
-            const View<const float>* y, const View<float>& out);
+template <class T>
+void reduce(const Context& context, Reduction kind, const View<const T>& x, const View<const T>* y,
+            const View<T>& out);
 
-void scan(const Context& context, bool product, const View<const float>& x, const View<float>& out);
+template <class T>
+void scan(const Context& context, bool product, const View<const T>& x, const View<T>& out);
 
-void gemm(const Context& context, const View<const float>& a, const View<const float>& b,
-          const View<float>& out);
+template <class T>
+void gemm(const Context& context, const View<const T>& a, const View<const T>& b,
+          const View<T>& out);
 
-void conv(const Context& context, const View<const float>& x, const View<const float>& weight,
-          const View<float>& out, const Geometry& geometry);
+template <class T>
+void conv(const Context& context, const View<const T>& x, const View<const T>& weight,
+          const View<T>& out, const Geometry& geometry);
 
-void conv_transposed(const Context& context, const View<const float>& x,
-                     const View<const float>& weight, const View<float>& out,
-                     const Geometry& geometry);
+template <class T>
+void conv_transposed(const Context& context, const View<const T>& x, const View<const T>& weight,
+                     const View<T>& out, const Geometry& geometry);
 
-void conv_weight(const Context& context, const View<const float>& x, const View<const float>& grad,
-                 const View<float>& out, const Geometry& geometry);
+template <class T>
+void conv_weight(const Context& context, const View<const T>& x, const View<const T>& grad,
+                 const View<T>& out, const Geometry& geometry);
 
-void accumulate(const Context& context, const std::int64_t* index, const View<const float>& source,
-                const View<float>& out);
+template <class T>
+void accumulate(const Context& context, const std::int64_t* index, const View<const T>& source,
+                const View<T>& out);
 
 }  // namespace prism

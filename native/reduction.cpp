@@ -10,9 +10,10 @@ namespace {
 
 // The terms of reduction rows, each row contiguous: in place where memory allows, otherwise
 // gathered; rows that lie side by side in memory are gathered together.
+template <class T>
 class Rows {
  public:
-  Rows(const View<const float>& x, std::int64_t rows, std::int64_t length)
+  Rows(const View<const T>& x, std::int64_t rows, std::int64_t length)
       : x_(x), length_(length), flat_(x), lead_(part(x, rows, true)), tail_(part(x, rows, false)) {
     const bool beside = lead_.dims == 1 && tail_.dims == 1 && lead_.stride[0] < tail_.stride[0];
     if (!flat_.contiguous() && beside) {
@@ -22,12 +23,13 @@ class Rows {
 
   // Floats that a thread must provide to `terms`.
   std::int64_t memory() const {
-    return together_ * pitch() + (together_ > 1 ? 0 : std::min(length_, kReduceChunk));
+    if (flat_.contiguous()) return 0;
+    return together_ > 1 ? together_ * pitch() : std::min(length_, kReduceChunk);
   }
 
   // Terms [first, first + count) of a row; `held` is the block of rows in memory.
-  const float* terms(std::int64_t row, std::int64_t first, std::int64_t count, float* memory,
-                     std::int64_t& held) const {
+  const T* terms(std::int64_t row, std::int64_t first, std::int64_t count, T* memory,
+                 std::int64_t& held) const {
     if (flat_.contiguous()) return flat_.data + row * length_ + first;
     if (together_ > 1) {
       if (row / together_ != held) transpose(row / together_, memory);
@@ -42,10 +44,10 @@ class Rows {
   static constexpr std::int64_t kBlock = 1 << 16;  // floats gathered together
 
   // The leading dimensions that make up the rows, or the others.
-  static View<const float> part(const View<const float>& x, std::int64_t rows, bool leading) {
+  static View<const T> part(const View<const T>& x, std::int64_t rows, bool leading) {
     std::size_t split = 0;
     for (std::int64_t n = 1; n < rows; ++split) n *= x.size[split];
-    View<const float> v;
+    View<const T> v;
     v.data = x.data;
     const auto from = leading ? 0 : split, to = leading ? split : x.size.size();
     v.size.assign(x.size.begin() + from, x.size.begin() + to);
@@ -56,38 +58,39 @@ class Rows {
   // A power of two would send all rows to the same cache lines.
   std::int64_t pitch() const { return length_ + kGroup; }
 
-  void transpose(std::int64_t block, float* memory) const {
+  void transpose(std::int64_t block, T* memory) const {
     const std::int64_t first = block * together_;
     const std::int64_t count = std::min(together_, lead_.size[0] - first);
     for (std::int64_t k = 0; k < length_; ++k) {
-      const float* p = x_.data + first * lead_.stride[0] + k * tail_.stride[0];
+      const T* p = x_.data + first * lead_.stride[0] + k * tail_.stride[0];
       for (std::int64_t i = 0; i < count; ++i) memory[i * pitch() + k] = p[i * lead_.stride[0]];
     }
   }
 
-  const View<const float>& x_;
+  const View<const T>& x_;
   std::int64_t length_, together_ = 1;
-  Flat<const float> flat_, lead_, tail_;
+  Flat<const T> flat_, lead_, tail_;
 };
 
 }  // namespace
 
-void reduce(const Context& context, Reduction kind, const View<const float>& x,
-            const View<const float>* y, const View<float>& out) {
-  const Kernels& kernel = kernels();
+template <class T>
+void reduce(const Context& context, Reduction kind, const View<const T>& x, const View<const T>* y,
+            const View<T>& out) {
+  const Primitives<T>& kernel = kernels().of<T>();
   const Block key = stream_key(context.stream);
   const std::int64_t rows = out.size[0], length = x.count() / rows;
   const std::int64_t chunks = (length + kReduceChunk - 1) / kReduceChunk;
   std::vector<double> totals(chunks > 1 ? rows * chunks : 0);
-  const Rows first(x, rows, length), second(y ? *y : x, rows, length);
+  const Rows<T> first(x, rows, length), second(y ? *y : x, rows, length);
   const std::int64_t grain =
       (16384 / std::min(length, kReduceChunk) + kGroup) / kGroup * kGroup / (chunks > 1 ? 16 : 1);
   parallel_for(context.threads, rows * chunks, grain, [&](std::int64_t begin, std::int64_t end) {
-    float* memory = workspace<float>(first.memory() + second.memory());
+    T* memory = workspace<T>(first.memory() + second.memory());
     std::int64_t held_x = -1, held_y = -1;
     for (std::int64_t item = begin; item < end; ++item) {
       const std::int64_t row = item / chunks, at = item % chunks * kReduceChunk;
-      ReduceChunk c{};
+      ReduceChunk<T> c{};
       c.kind = kind;
       c.count = std::min(kReduceChunk, length - at);
       c.row = item;
@@ -98,41 +101,40 @@ void reduce(const Context& context, Reduction kind, const View<const float>& x,
       if (chunks > 1) {
         totals[item] = total;
       } else {
-        out.data[row * out.stride[0]] = static_cast<float>(total);
+        out.data[row * out.stride[0]] = static_cast<T>(total);
       }
     }
   });
   for (std::int64_t row = 0; chunks > 1 && row < rows; ++row) {
     const ReduceTotals t{kind, totals.data() + row * chunks, chunks,
                          static_cast<std::uint64_t>(row * chunks)};
-    out.data[row * out.stride[0]] =
-        static_cast<float>(kernel.reduce_totals(context.rounding, key, t));
+    out.data[row * out.stride[0]] = static_cast<T>(kernel.reduce_totals(context.rounding, key, t));
   }
 }
 
-void scan(const Context& context, bool product, const View<const float>& x,
-          const View<float>& out) {
-  const Kernels& kernel = kernels();
+template <class T>
+void scan(const Context& context, bool product, const View<const T>& x, const View<T>& out) {
+  const Primitives<T>& kernel = kernels().of<T>();
   const Block key = stream_key(context.stream);
   const std::int64_t rows = x.size[0], length = x.size[1];
   const std::int64_t groups = (rows + kGroup - 1) / kGroup;
   parallel_for(context.threads, groups, 1, [&](std::int64_t begin, std::int64_t end) {
-    float* memory = workspace<float>(2 * kScanBlock * kGroup);
+    T* memory = workspace<T>(2 * kScanBlock * kGroup);
     for (std::int64_t g = begin; g < end; ++g) {
       const std::int64_t lanes = std::min(kGroup, rows - g * kGroup);
-      float carry[kGroup] = {};
+      T carry[kGroup] = {};
       for (std::int64_t k0 = 0; k0 < length; k0 += kScanBlock) {
         const std::int64_t n = std::min(kScanBlock, length - k0);
-        std::fill_n(memory, n * kGroup, 0.0f);
+        std::fill_n(memory, n * kGroup, T(0));
         for (std::int64_t l = 0; l < lanes; ++l) {
-          const float* p = x.data + (g * kGroup + l) * x.stride[0] + k0 * x.stride[1];
+          const T* p = x.data + (g * kGroup + l) * x.stride[0] + k0 * x.stride[1];
           for (std::int64_t k = 0; k < n; ++k) memory[k * kGroup + l] = p[k * x.stride[1]];
         }
-        float* result = memory + kScanBlock * kGroup;
+        T* result = memory + kScanBlock * kGroup;
         kernel.scan(context.rounding, key,
                     {product, memory, result, n, k0, carry, static_cast<std::uint64_t>(g)});
         for (std::int64_t l = 0; l < lanes; ++l) {
-          float* p = out.data + (g * kGroup + l) * out.stride[0] + k0 * out.stride[1];
+          T* p = out.data + (g * kGroup + l) * out.stride[0] + k0 * out.stride[1];
           for (std::int64_t k = 0; k < n; ++k) p[k * out.stride[1]] = result[k * kGroup + l];
         }
       }
@@ -140,14 +142,15 @@ void scan(const Context& context, bool product, const View<const float>& x,
   });
 }
 
-void accumulate(const Context& context, const std::int64_t* index, const View<const float>& source,
-                const View<float>& out) {
-  const Kernels& kernel = kernels();
+template <class T>
+void accumulate(const Context& context, const std::int64_t* index, const View<const T>& source,
+                const View<T>& out) {
+  const Primitives<T>& kernel = kernels().of<T>();
   const Block key = stream_key(context.stream);
   const std::int64_t inner = source.size[1], count = source.size[0] * inner;
-  const Flat<const float> flat(source);
-  std::vector<float> copy;
-  const float* from = flat.data;
+  const Flat<const T> flat(source);
+  std::vector<T> copy;
+  const T* from = flat.data;
   if (!flat.contiguous()) {
     copy.resize(count);
     gather(flat, 0, count, copy.data());
@@ -165,5 +168,16 @@ void accumulate(const Context& context, const std::int64_t* index, const View<co
     }
   });
 }
+
+template void reduce(const Context&, Reduction, const View<const float>&, const View<const float>*,
+                     const View<float>&);
+template void scan(const Context&, bool, const View<const float>&, const View<float>&);
+template void accumulate(const Context&, const std::int64_t*, const View<const float>&,
+                         const View<float>&);
+template void reduce(const Context&, Reduction, const View<const double>&,
+                     const View<const double>*, const View<double>&);
+template void scan(const Context&, bool, const View<const double>&, const View<double>&);
+template void accumulate(const Context&, const std::int64_t*, const View<const double>&,
+                         const View<double>&);
 
 }  // namespace prism

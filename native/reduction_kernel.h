@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "kernels.h"
-#include "policy.h"
+#include "policy64.h"
 
 namespace prism {
 namespace PRISM_ISA {
@@ -110,7 +110,8 @@ struct ChunkSum {
         second(p, k, row, 1),
         third(p, k, row, 2) {}
 
-  PRISM_INLINE void term(const float* x, const float* y, bool starts, bool ranged) {
+  PRISM_INLINE void term(const typename P::Elem* x, const typename P::Elem* y, bool starts,
+                         bool ranged) {
     const int step = (int)steps;
     PRISM_UNROLL for (int g = 0; g < 2; ++g) {
       const typename P::Wide wx = P::load(x + g * kGroup);
@@ -178,7 +179,7 @@ double across_lanes(const P& policy, const Key& key, std::uint64_t row, typename
 }
 
 template <class P, Reduction kind>
-double chunk_total(const P& policy, const Key& key, const ReduceChunk& c) {
+double chunk_total(const P& policy, const Key& key, const ReduceChunk<typename P::Elem>& c) {
   const std::int64_t steps = c.count / kReduceLanes;
   const int tail = (int)(c.count % kReduceLanes);
   const bool alone = c.last && c.count == 1;
@@ -194,7 +195,7 @@ double chunk_total(const P& policy, const Key& key, const ReduceChunk& c) {
   typename P::Packed lane[kReduceLanes + kLanes] = {};
   if (tail > 0) {
     // The lanes of the last, incomplete step, and the same lanes without it.
-    float x[kReduceLanes] = {}, y[kReduceLanes] = {};
+    typename P::Elem x[kReduceLanes] = {}, y[kReduceLanes] = {};
     for (int i = 0; i < tail; ++i) {
       x[i] = c.x[steps * kReduceLanes + i];
       if (kind == Reduction::dot) y[i] = c.y[steps * kReduceLanes + i];
@@ -222,7 +223,7 @@ double chunk_total(const P& policy, const Key& key, const ReduceChunk& c) {
 
 // Sums of squares: eight lanes, one chain each, as the vector kernel of stock torch adds them.
 template <class P>
-double squares_total(const P& policy, const Key& key, const ReduceChunk& c) {
+double squares_total(const P& policy, const Key& key, const ReduceChunk<typename P::Elem>& c) {
   using Wide = typename P::Wide;
   const std::int64_t steps = (c.count + kSquareLanes - 1) / kSquareLanes;
   const bool alone = c.last && c.count == 1;
@@ -230,8 +231,8 @@ double squares_total(const P& policy, const Key& key, const ReduceChunk& c) {
   Wide acc = {};
   typename P::Packed before[kLanes] = {}, lane[kReduceLanes + kLanes] = {};
   for (std::int64_t v = 0; v < steps; ++v) {
-    const float* from = c.x + v * kSquareLanes;
-    float padded[kLanes] = {};
+    const typename P::Elem* from = c.x + v * kSquareLanes;
+    typename P::Elem padded[kLanes] = {};
     // The upper half of a register repeats the next step and is ignored.
     if (v >= steps - 2) {
       const std::int64_t left = c.count - v * kSquareLanes;
@@ -293,10 +294,11 @@ PRISM_INLINE void with_kind(Reduction kind, Body body) {
   }
 }
 
-inline double reduce_chunk(const Rounding& rounding, const Block& key_block, const ReduceChunk& c) {
+template <class T>
+double reduce_chunk(const Rounding& rounding, const Block& key_block, const ReduceChunk<T>& c) {
   const Key key(key_block);
   double total = 0;
-  with_policy(rounding, [&](auto policy) {
+  with_policy<T>(rounding, [&](auto policy) {
     with_kind(c.kind, [&](auto kind) {
       using P = decltype(policy);
       if constexpr (decltype(kind)::value == Reduction::sum_squares) {
@@ -309,11 +311,11 @@ inline double reduce_chunk(const Rounding& rounding, const Block& key_block, con
   return total;
 }
 
-inline double reduce_totals(const Rounding& rounding, const Block& key_block,
-                            const ReduceTotals& t) {
+template <class T>
+double reduce_totals(const Rounding& rounding, const Block& key_block, const ReduceTotals& t) {
   const Key key(key_block);
   double total = 0;
-  with_policy(rounding, [&](auto policy) {
+  with_policy<T>(rounding, [&](auto policy) {
     with_kind(t.kind, [&](auto kind) {
       total = join_chunks<decltype(policy), decltype(kind)::value>(policy, key, t);
     });
@@ -322,7 +324,7 @@ inline double reduce_totals(const Rounding& rounding, const Block& key_block,
 }
 
 template <class P, Op op>
-void scan_rows(const P& policy, const Key& key, const ScanRows& s) {
+void scan_rows(const P& policy, const Key& key, const ScanRows<typename P::Elem>& s) {
   auto total = P::load(s.carry);
   for (std::int64_t k0 = 0; k0 < s.count; k0 += kScanBlock) {
     Generator generator(key, s.row, (s.begin + k0) / kScanBlock, 0);
@@ -340,9 +342,10 @@ void scan_rows(const P& policy, const Key& key, const ScanRows& s) {
   P::store(s.carry, total);
 }
 
-inline void scan(const Rounding& rounding, const Block& key_block, const ScanRows& s) {
+template <class T>
+void scan(const Rounding& rounding, const Block& key_block, const ScanRows<T>& s) {
   const Key key(key_block);
-  with_policy(rounding, [&](auto policy) {
+  with_policy<T>(rounding, [&](auto policy) {
     using P = decltype(policy);
     if (s.product) {
       scan_rows<P, Op::mul>(policy, key, s);

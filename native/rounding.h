@@ -9,11 +9,12 @@ enum class Mode : int { rn, sr, ud, cestac, zero, away, up, down };
 
 struct Rounding {
   Mode mode;
-  int precision;   // bits of the significand, 2 to 24
+  int precision;   // bits of the significand: 2 to 24, or 53 for binary64 itself
   int emin;        // exponent of the smallest normal number
   double largest;  // largest finite number
 
   bool binary32() const { return precision == 24 && emin == -126 && largest == 0x1.fffffep127; }
+  bool binary64() const { return precision == 53; }
   bool uniform() const { return mode == Mode::sr; }
   bool bits() const { return mode == Mode::ud || mode == Mode::cestac; }
 };

@@ -158,8 +158,38 @@ PRISM_INLINE D16 fma(D16 a, D16 b, D16 c) {
   return r;
 }
 
+// a*b + c with one rounding for any operands.
+PRISM_INLINE D16 fused(D16 a, D16 b, D16 c) {
 #if defined(__AVX2__)
-#define PRISM_NATIVE_FLOAT 1  // binary32 fused multiply-add exists
+  return fma(a, b, c);
+#else
+  D16 r;
+  for (int i = 0; i < kD; ++i) {
+    for (int j = 0; j < kDoubles; ++j) {
+      r.v[i][j] = __builtin_fma(a.v[i][j], b.v[i][j], c.v[i][j]);
+    }
+  }
+  return r;
+#endif
+}
+
+// `s` moved to an odd neighbour in the direction of `error`, the exact result less `s`.
+PRISM_INLINE D16 to_odd(D16 s, D16 error) {
+  PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+    const vl bits = (vl)s.v[i];
+    const vl inexact = ((error.v[i] > 0) | (error.v[i] < 0)) & ((bits & 1) - 1);
+    s.v[i] = (vd)(bits + (((((bits ^ (vl)error.v[i]) < 0) | 1)) & inexact));
+  }
+  return s;
+}
+
+// a*b + c for binary32 operands and its error: the product is exact.
+PRISM_INLINE D16 sum_error(D16 a, D16 b, D16 s) {
+  const D16 bb = sub(s, a);
+  return add(sub(a, sub(s, bb)), sub(b, bb));
+}
+
+#if defined(__AVX2__)
 PRISM_INLINE F16 fma(F16 a, F16 b, F16 c) {
   F16 r;
   PRISM_UNROLL for (int i = 0; i < kF; ++i) {
@@ -170,6 +200,12 @@ PRISM_INLINE F16 fma(F16 a, F16 b, F16 c) {
 #endif
   }
   return r;
+}
+#else
+// Rounded to odd in binary64, then once to binary32: as if with one rounding.
+PRISM_INLINE F16 fma(F16 a, F16 b, F16 c) {
+  const D16 p = mul(widen(a), widen(b)), wide_c = widen(c), s = add(p, wide_c);
+  return narrow(to_odd(s, sum_error(p, wide_c, s)));
 }
 #endif
 

@@ -72,16 +72,17 @@ void gather(const Flat<T>& from, std::int64_t first, std::int64_t count, U* to) 
   });
 }
 
-inline void scatter(const Flat<float>& to, std::int64_t first, std::int64_t count,
-                    const float* from) {
-  to.runs(first, count, [&](float* p, std::int64_t stride, std::int64_t n) {
+template <class T>
+void scatter(const Flat<T>& to, std::int64_t first, std::int64_t count, const T* from) {
+  to.runs(first, count, [&](T* p, std::int64_t stride, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) p[i * stride] = from[i];
     from += n;
   });
 }
 
 // Memory of the calling thread that lives as long as it.
-template <class T>
+// `use` tells memories apart that are held at the same time.
+template <class T, int use = 0>
 T* workspace(std::size_t count) {
   thread_local std::vector<T> memory;
   if (memory.size() < count) memory.resize(count);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,10 +32,27 @@ def _restore_instruction_set() -> Iterator[None]:
     cpu.select_isa(before)
 
 
-def deviates(seed: int, *shape: int, spread: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    exponent = torch.randint(-spread, spread + 1, shape, generator=generator)
-    return torch.ldexp(torch.randn(shape, generator=generator), exponent)
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What kernels round to, and the dtype of the tensors that they work on."""
+
+    rounding: Rounding
+    dtype: torch.dtype = torch.float32
+
+    def deviates(self, seed: int, *shape: int, spread: int = 0) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        exponent = torch.randint(-spread, spread + 1, shape, generator=generator)
+        return torch.ldexp(torch.randn(shape, generator=generator, dtype=self.dtype), exponent)
+
+    def edges(self, seed: int, count: int) -> torch.Tensor:
+        """Deviates over eighty binades, with every special value and pair of them in front."""
+        x = self.deviates(seed, count, spread=40)
+        pairs = torch.cartesian_prod(SPECIAL, SPECIAL)[:, seed % 2][:count]
+        x[: len(pairs)] = pairs.to(self.dtype)
+        return x
+
+    def empty(self, *shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=self.dtype)
 
 
 SPECIAL = torch.tensor(
@@ -42,29 +60,22 @@ SPECIAL = torch.tensor(
 )
 
 
-def edges(seed: int, count: int) -> torch.Tensor:
-    """Deviates over eighty binades, with every special value and pair of them in front."""
-    x = deviates(seed, count, spread=40)
-    pairs = torch.cartesian_prod(SPECIAL, SPECIAL)[:, seed % 2][:count]
-    x[: len(pairs)] = pairs
-    return x
-
-
 def bit_patterns(x: torch.Tensor) -> torch.Tensor:
-    """The bits of float32 values, with one pattern for all NaN."""
-    return torch.where(x.isnan(), torch.tensor(0x7FC00000, dtype=torch.int32), x.view(torch.int32))
+    """The bits of values, with one pattern for all NaN."""
+    integers = {4: torch.int32, 8: torch.int64}[x.element_size()]
+    nan = torch.tensor(torch.nan, dtype=x.dtype).view(integers)
+    return torch.where(x.isnan(), nan, x.view(integers))
 
 
-def assert_equal_everywhere(
-    run: Run, like: torch.Tensor, rounding: Rounding, places: int = 1
-) -> None:
+def assert_equal_everywhere(run: Run, like: torch.Tensor, target: Target, places: int = 1) -> None:
     """Compares the reference with each instruction set, writing into guarded memory."""
+    rounding = target.rounding
     expected = like.clone()
     run(REFERENCE, expected, rounding, STREAM)
     for name in ISAS:
         cpu.select_isa(name)
         assert cpu.isa() == name
-        memory = torch.full((like.numel() * places + 2 * GUARD,), 777.0)
+        memory = torch.full((like.numel() * places + 2 * GUARD,), 777.0, dtype=like.dtype)
         inside = memory[GUARD : GUARD + like.numel() * places].view(*like.shape, places)
         actual = inside[..., 0]
         actual.copy_(like)
@@ -75,62 +86,83 @@ def assert_equal_everywhere(
         assert (inside[..., 1:] == 777.0).all(), f"{name} wrote between the elements"
 
 
-every_rounding = pytest.mark.parametrize(
-    "rounding",
-    [Rounding.of(m, f) for m, f in itertools.product(MODES, PRESETS)],
-    ids=[f"{m}-{f}" for m, f in itertools.product(MODES, PRESETS)],
+def _named(targets: dict[str, Target]) -> Any:
+    return pytest.mark.parametrize("target", list(targets.values()), ids=list(targets))
+
+
+def _narrow(mode: str, format: str, dtype: torch.dtype = torch.float32) -> Target:
+    return Target(Rounding.of(mode, format), dtype)
+
+
+def _binary64(mode: str) -> Target:
+    return Target(Rounding.binary64(mode), torch.float64)
+
+
+every_target = _named(
+    {f"{m}-{f}": _narrow(m, f) for m, f in itertools.product(MODES, PRESETS)}
+    | {f"{m}-binary64": _binary64(m) for m in MODES}
+    | {f"{m}-bfloat16-in-float64": _narrow(m, "bfloat16", torch.float64) for m in MODES}
 )
 # Narrow formats share one kernel, which the elementwise laws go through in full.
-few_roundings = pytest.mark.parametrize(
-    "rounding",
-    [Rounding.of(m) for m in MODES] + [Rounding.of("sr", "float16"), Rounding.of("ud", "bfloat16")],
-    ids=[*MODES, "sr-float16", "ud-bfloat16"],
+few_targets = _named(
+    {m: _narrow(m, "binary32") for m in MODES}
+    | {"sr-float16": _narrow("sr", "float16"), "ud-bfloat16": _narrow("ud", "bfloat16")}
+    | {f"{m}-binary64": _binary64(m) for m in MODES}
+    | {"sr-float16-in-float64": _narrow("sr", "float16", torch.float64)}
 )
-one_mode_per_policy = pytest.mark.parametrize(
-    "rounding",
-    [Rounding.of(m) for m in ("rn", "sr", "ud", "cestac", "away")],
-    ids=["rn", "sr", "ud", "cestac", "away"],
+POLICIES = ("rn", "sr", "ud", "cestac", "away")
+one_mode_per_policy = _named(
+    {m: _narrow(m, "binary32") for m in POLICIES}
+    | {f"{m}-binary64": _binary64(m) for m in POLICIES}
+    | {"sr-tf32-in-float64": _narrow("sr", "tf32", torch.float64)}
 )
 
 
-@every_rounding
+@every_target
 @pytest.mark.parametrize(
     ("operation", "arity"),
     [("add", 2), ("sub", 2), ("mul", 2), ("div", 2), ("sqrt", 1), ("fma", 3)],
 )
 def test_each_operation_on_special_values_and_eighty_binades(
-    operation: str, arity: int, rounding: Rounding
+    operation: str, arity: int, target: Target
 ) -> None:
     program = Program(arity, 0, ((operation, *range(arity)),))
-    a, b = edges(0, 400), edges(1, 400)
+    a, b = target.edges(0, 400), target.edges(1, 400)
     operands = [a, b, torch.where(a.isfinite() & b.isfinite(), -a * b, a)][:arity]
     assert_equal_everywhere(
         lambda backend, out, r, s: backend.elementwise(program, operands, (), out, r, s),
-        torch.empty(400),
-        rounding,
+        target.empty(400),
+        target,
     )
 
 
 @pytest.mark.parametrize("operation", EXACT)
-def test_operations_without_rounding_on_special_values(operation: str) -> None:
+@pytest.mark.parametrize(
+    "target", [_narrow("sr", "binary32"), _binary64("sr")], ids=["binary32", "binary64"]
+)
+def test_operations_without_rounding_on_special_values(operation: str, target: Target) -> None:
     program = Program(ARITY[operation], 0, ((operation, *range(ARITY[operation])),))
-    operands = [edges(0, 400), edges(1, 400), edges(2, 400).flip(0)][: ARITY[operation]]
+    operands = [target.edges(0, 400), target.edges(1, 400), target.edges(2, 400).flip(0)][
+        : ARITY[operation]
+    ]
     assert_equal_everywhere(
         lambda backend, out, r, s: backend.elementwise(program, operands, (), out, r, s),
-        torch.empty(400),
-        Rounding.of("sr"),
+        target.empty(400),
+        target,
     )
 
 
-@every_rounding
-def test_storing_binary64_values_of_any_magnitude(rounding: Rounding) -> None:
+@every_target
+def test_storing_binary64_values_of_any_magnitude(target: Target) -> None:
     program = Program(1, 0, (("round", 0),))
-    x = deviates(5, 600, spread=30).double() * torch.exp2(torch.linspace(-320, 300, 600).double())
+    x = target.deviates(5, 600, spread=30).double() * torch.exp2(
+        torch.linspace(-320, 300, 600).double()
+    )
     x[:9] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 5e-324, 1e308, -1e-310, 1.0])
     assert_equal_everywhere(
         lambda backend, out, r, s: backend.elementwise(program, [x], (), out, r, s),
-        torch.empty(600),
-        rounding,
+        target.empty(600),
+        target,
     )
 
 
@@ -151,25 +183,25 @@ PROGRAM = Program(
 )
 
 
-@few_roundings
+@few_targets
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 63, 64, 65, 67, 1023, 1024, 1025, 2100])
-def test_programs_at_odd_sizes(count: int, rounding: Rounding) -> None:
-    a, b = edges(2, count), deviates(3, count, spread=3)
+def test_programs_at_odd_sizes(count: int, target: Target) -> None:
+    a, b = target.edges(2, count), target.deviates(3, count, spread=3)
     assert_equal_everywhere(
         lambda backend, out, r, s: backend.elementwise(PROGRAM, [a, b], (0.1, 1 / 3), out, r, s),
-        torch.empty(count),
-        rounding,
+        target.empty(count),
+        target,
     )
 
 
 @one_mode_per_policy
-def test_programs_on_strided_transposed_and_broadcast_operands(rounding: Rounding) -> None:
-    a = deviates(4, 23, 7, 11).permute(2, 0, 1)[:, ::2]
-    b = deviates(5, 7).expand(11, 12, 7)
+def test_programs_on_strided_transposed_and_broadcast_operands(target: Target) -> None:
+    a = target.deviates(4, 23, 7, 11).permute(2, 0, 1)[:, ::2]
+    b = target.deviates(5, 7).expand(11, 12, 7)
     assert_equal_everywhere(
         lambda backend, out, r, s: backend.elementwise(PROGRAM, [a, b], (0.1, 3.0), out, r, s),
-        torch.empty(11, 12, 7),
-        rounding,
+        target.empty(11, 12, 7),
+        target,
         places=3,
     )
 
@@ -179,23 +211,23 @@ KINDS = cpu.REDUCTIONS
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 31, 32, 33, 64, 65, 511, 512, 513, 700, 1057])
-@few_roundings
-def test_reductions_at_odd_lengths(kind: str, length: int, rounding: Rounding) -> None:
-    x, y = deviates(6, 3, length), deviates(7, 3, length)
+@few_targets
+def test_reductions_at_odd_lengths(kind: str, length: int, target: Target) -> None:
+    x, y = target.deviates(6, 3, length), target.deviates(7, 3, length)
     second = (y,) if kind == "dot" else ()
     assert_equal_everywhere(
         lambda backend, out, r, s: backend.reduce(kind, x, out, r, s, *second),
-        torch.empty(3),
-        rounding,
+        target.empty(3),
+        target,
         places=2,
     )
 
 
 @one_mode_per_policy
-def test_a_reduction_of_several_chunks_over_strided_dimensions(rounding: Rounding) -> None:
-    x = deviates(8, 300, 2, 900).permute(1, 2, 0)
+def test_a_reduction_of_several_chunks_over_strided_dimensions(target: Target) -> None:
+    x = target.deviates(8, 300, 2, 900).permute(1, 2, 0)
     assert_equal_everywhere(
-        lambda backend, out, r, s: backend.reduce("sum", x, out, r, s), torch.empty(2), rounding
+        lambda backend, out, r, s: backend.reduce("sum", x, out, r, s), target.empty(2), target
     )
 
 
@@ -203,49 +235,49 @@ def test_a_reduction_of_several_chunks_over_strided_dimensions(rounding: Roundin
 @pytest.mark.parametrize("kind", ["sum", "dot"])
 @pytest.mark.parametrize(("rows", "length"), [(37, 75), (16, 64), (2, 1300)])
 def test_reductions_over_leading_dimensions(
-    kind: str, rows: int, length: int, rounding: Rounding
+    kind: str, rows: int, length: int, target: Target
 ) -> None:
-    x, y = deviates(20, length, rows).t(), deviates(21, length, 2 * rows).t()[::2]
+    x, y = target.deviates(20, length, rows).t(), target.deviates(21, length, 2 * rows).t()[::2]
     second = (y,) if kind == "dot" else ()
     assert_equal_everywhere(
         lambda backend, out, r, s: backend.reduce(kind, x, out, r, s, *second),
-        torch.empty(rows),
-        rounding,
+        target.empty(rows),
+        target,
     )
 
 
-@few_roundings
+@few_targets
 @pytest.mark.parametrize("kind", ["sum", "prod"])
 @pytest.mark.parametrize("shape", [(1, 1), (18, 5), (3, 256), (17, 300)])
-def test_scans(kind: str, shape: tuple[int, int], rounding: Rounding) -> None:
-    x = deviates(9, shape[1], shape[0]).t()
+def test_scans(kind: str, shape: tuple[int, int], target: Target) -> None:
+    x = target.deviates(9, shape[1], shape[0]).t()
     assert_equal_everywhere(
-        lambda backend, out, r, s: backend.scan(kind, x, out, r, s), torch.empty(shape), rounding
+        lambda backend, out, r, s: backend.scan(kind, x, out, r, s), target.empty(*shape), target
     )
 
 
-@few_roundings
+@few_targets
 @pytest.mark.parametrize(
     ("batch", "m", "k", "n"),
     [(1, 1, 1, 1), (1, 3, 5, 7), (2, 9, 300, 17), (1, 15, 33, 67), (3, 8, 16, 16), (1, 2, 2100, 5)],
 )
-def test_matrix_products(batch: int, m: int, k: int, n: int, rounding: Rounding) -> None:
-    a, b = deviates(10, batch, m, k), deviates(11, batch, k, n)
+def test_matrix_products(batch: int, m: int, k: int, n: int, target: Target) -> None:
+    a, b = target.deviates(10, batch, m, k), target.deviates(11, batch, k, n)
     assert_equal_everywhere(
         lambda backend, out, r, s: backend.gemm(a, b, out, r, s),
-        torch.empty(batch, m, n),
-        rounding,
+        target.empty(batch, m, n),
+        target,
     )
 
 
 @one_mode_per_policy
-def test_matrix_products_of_transposed_and_strided_matrices(rounding: Rounding) -> None:
-    a = deviates(12, 2, 37, 22)[:, :, ::2].transpose(1, 2)
-    b = deviates(13, 2, 29, 37).transpose(1, 2)
+def test_matrix_products_of_transposed_and_strided_matrices(target: Target) -> None:
+    a = target.deviates(12, 2, 37, 22)[:, :, ::2].transpose(1, 2)
+    b = target.deviates(13, 2, 29, 37).transpose(1, 2)
     assert_equal_everywhere(
         lambda backend, out, r, s: backend.gemm(a, b, out, r, s),
-        torch.empty(2, 11, 29),
-        rounding,
+        target.empty(2, 11, 29),
+        target,
         places=2,
     )
 
@@ -262,12 +294,12 @@ GEOMETRIES = [
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("form", ["conv", "conv_transposed", "conv_weight"])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_convolutions(form: str, geometry: Any, rounding: Rounding, channels_last: bool) -> None:
+def test_convolutions(form: str, geometry: Any, target: Target, channels_last: bool) -> None:
     layout = torch.channels_last_3d if channels_last else torch.contiguous_format
-    x = deviates(14, 2, 4, 3, 5, 18).to(memory_format=layout)
-    weight = deviates(15, 8, 4 // geometry[3], 2, 3, 3).to(memory_format=layout)
+    x = target.deviates(14, 2, 4, 3, 5, 18).to(memory_format=layout)
+    weight = target.deviates(15, 8, 4 // geometry[3], 2, 3, 3).to(memory_format=layout)
     result = torch.nn.functional.conv3d(x, weight, None, *geometry)
-    grad = deviates(16, *result.shape).to(memory_format=layout)
+    grad = target.deviates(16, *result.shape).to(memory_format=layout)
     operands, like = {
         "conv": ((x, weight), result),
         "conv_transposed": ((grad, weight), x),
@@ -275,22 +307,22 @@ def test_convolutions(form: str, geometry: Any, rounding: Rounding, channels_las
     }[form]
     assert_equal_everywhere(
         lambda backend, out, r, s: getattr(backend, form)(*operands, out, *geometry, r, s),
-        torch.empty(like.shape),
-        rounding,
+        target.empty(*like.shape),
+        target,
     )
 
 
-@few_roundings
+@few_targets
 @pytest.mark.parametrize(("count", "inner"), [(1, 1), (40, 37), (300, 1), (9, 1100)])
-def test_accumulation_into_repeated_rows(count: int, inner: int, rounding: Rounding) -> None:
+def test_accumulation_into_repeated_rows(count: int, inner: int, target: Target) -> None:
     generator = torch.Generator().manual_seed(17)
     index = torch.randint(0, 5, (count,), generator=generator)
-    source, start = deviates(18, inner, count).t(), deviates(19, 5, inner)
+    source, start = target.deviates(18, inner, count).t(), target.deviates(19, 5, inner)
 
     def run(backend: Any, out: torch.Tensor, r: Rounding, s: Stream) -> None:
         backend.accumulate(index, source, out, r, s)
 
-    assert_equal_everywhere(run, start, rounding)
+    assert_equal_everywhere(run, start, target)
 
 
 def test_more_instruction_sets_than_the_baseline_are_compared_where_they_exist() -> None:

@@ -1,7 +1,7 @@
 """Laws over PyTorch's own database of operations: in ``rn`` they are those of stock torch.
 
-Values agree within the error of reordered binary32 arithmetic; dtypes, shapes and strides agree
-exactly, forward and backward.
+Values agree within the error of reordered arithmetic in their dtype; dtypes, shapes and strides
+agree exactly, forward and backward.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import fuzzytorch as ft
 
-SAMPLES = 3
+SAMPLES = {torch.float32: 3, torch.float64: 1}
+TOLERANCE = {
+    torch.float32: {"rtol": 1e-3, "atol": 1e-4},
+    torch.float64: {"rtol": 1e-9, "atol": 1e-11},
+}
 
 UNDEFINED = {
     "empty": "uninitialised memory",
@@ -26,27 +30,36 @@ UNDEFINED = {
     "linalg.eig": "eigenvectors are unique up to their scale only",
     "linalg.eigh": "eigenvectors are unique up to their sign only",
     "matrix_exp": "small elements of stock torch hold the error of the large ones",
-    "linalg.pinv.singular": "the condition of the inputs exceeds binary32",
+    "linalg.pinv.singular": "the condition of the inputs exceeds that of the dtype",
 }
-"""Operations whose values binary32 does not determine; all but these are still compared."""
+"""Operations whose values rounding does not determine; all but these are still compared."""
 
 COLUMN_MAJOR = {"linalg.lstsq", "linalg.lstsq.grad_oriented", "ormqr"}
 """Results of LAPACK, which stock torch returns in the strides of its work space."""
 
-FORWARD = [op for op in op_db if torch.float32 in op.dtypes and "jiterator" not in op.name]
-BACKWARD = [op for op in FORWARD if op.supports_autograd]
+FORWARD = [
+    (op, dtype)
+    for dtype in SAMPLES
+    for op in op_db
+    if dtype in op.dtypes and "jiterator" not in op.name
+]
+BACKWARD = [(op, dtype) for op, dtype in FORWARD if op.supports_autograd]
 
 
 def full_name(op):
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
 
 
-def samples(op, requires_grad):
+def name_of(value):
+    return full_name(value) if hasattr(value, "sample_inputs") else str(value).split(".")[1]
+
+
+def samples(op, dtype, requires_grad):
     try:
-        found = list(op.sample_inputs("cpu", torch.float32, requires_grad=requires_grad))
+        found = list(op.sample_inputs("cpu", dtype, requires_grad=requires_grad))
     except (RuntimeError, ValueError) as error:
         pytest.skip(f"the database has no inputs here: {error}")
-    return found[:SAMPLES]
+    return found[: SAMPLES[dtype]]
 
 
 def fresh(tree, leaves):
@@ -85,7 +98,7 @@ def backward(op, sample):
     return [g for g in gradients if g is not None]
 
 
-def check(op, sample, run):
+def check(op, sample, run, dtype):
     try:
         stock = run(op, sample)
     except RuntimeError:
@@ -98,18 +111,18 @@ def check(op, sample, run):
         if a.layout is torch.strided and full_name(op) not in COLUMN_MAJOR:
             assert check_significant_strides(a, b)[0], (a.shape, a.stride(), b.stride())
         if full_name(op) not in UNDEFINED:
-            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
+            torch.testing.assert_close(a, b, **TOLERANCE[dtype], equal_nan=True)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("op", FORWARD, ids=full_name)
-def test_an_operation_is_that_of_stock_torch(op):
-    for sample in samples(op, requires_grad=False):
-        check(op, sample, forward)
+@pytest.mark.parametrize(("op", "dtype"), FORWARD, ids=name_of)
+def test_an_operation_is_that_of_stock_torch(op, dtype):
+    for sample in samples(op, dtype, requires_grad=False):
+        check(op, sample, forward, dtype)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("op", BACKWARD, ids=full_name)
-def test_a_gradient_is_that_of_stock_torch(op):
-    for sample in samples(op, requires_grad=True):
-        check(op, sample, backward)
+@pytest.mark.parametrize(("op", "dtype"), BACKWARD, ids=name_of)
+def test_a_gradient_is_that_of_stock_torch(op, dtype):
+    for sample in samples(op, dtype, requires_grad=True):
+        check(op, sample, backward, dtype)

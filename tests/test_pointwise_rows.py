@@ -16,7 +16,8 @@ from row_laws import (
 from torch.nn import functional as F
 
 from fuzzytorch.fuzzy import fuzzy
-from fuzzytorch.ops.formula import Formula, Register, binary32
+from fuzzytorch.ops.call import binary32
+from fuzzytorch.ops.formula import Formula, Register
 from fuzzytorch.table import Row, Verdict
 
 aten = torch.ops.aten

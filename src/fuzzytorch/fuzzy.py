@@ -26,10 +26,11 @@ from fuzzytorch.ops.dtypes import (
     accepted,
     arithmetic,
     conversion,
-    in_float32,
+    converted,
     tensors,
     unusual,
     without_integers,
+    working_dtype,
 )
 from fuzzytorch.ops.variants import conflicts, derived, direct, split, write
 from fuzzytorch.records import Coverage, Record
@@ -240,10 +241,8 @@ class fuzzy(dispatch.TorchDispatchMode):
             return self._uncovered(row, func, args, kwargs, row.why)
         variant, operands, rest, overload = row.variant, args, kwargs, func
         targets: tuple[torch.Tensor, ...] = ()
-        out = None
         if variant is not None:
             rest, targets = split(variant, args, kwargs)
-            out = direct(variant, args, rest, targets)
             overload = variant.base
         kind = _kind(row, args, rest)
         if kind is Arithmetic.NONE:
@@ -260,7 +259,9 @@ class fuzzy(dispatch.TorchDispatchMode):
             return self._uncovered(row, func, args, kwargs, unusual(operands, rest))
         if admission:
             admit(overload, operands, rest)
-        call = Call(overload, rounding, self.backend, self._next_stream, out)
+        dtype = working_dtype(kind, operands, rest)
+        out = None if variant is None else direct(operands, rest, targets, dtype)
+        call = Call(overload, rounding, self.backend, self._next_stream, out, dtype)
         try:
             result = self._apply(row, call, kind, operands, rest)
             if result is NotImplemented:
@@ -289,7 +290,7 @@ class fuzzy(dispatch.TorchDispatchMode):
         if row.verdict is Verdict.LOWERED:
             return self._lower(row.function, call, args, kwargs)
         if kind is Arithmetic.MIXED and not row.any_dtype:
-            return in_float32(call, call.overload, row.function, args, kwargs)
+            return converted(call, call.overload, row.function, args, kwargs)
         return row.function(call, *args, **kwargs)
 
     def _lower(

@@ -45,7 +45,7 @@ class Program:
 
     Attributes:
         inputs: number of tensor inputs.
-        scalars: number of scalar inputs (binary32 values).
+        scalars: number of scalar inputs (values of the dtype).
         code: instructions ``(operation, register, ...)``.
 
     Raises:

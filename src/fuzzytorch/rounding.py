@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from typing import Final
 
 import torch
@@ -64,7 +65,8 @@ class Rounding:
 
     Attributes:
         mode: one of :data:`MODES`.
-        precision: bits of the significand, the leading one included (2 to 24).
+        precision: bits of the significand, the leading one included: 2 to 24, or the 53
+            of :meth:`binary64`.
         emin: exponent of the smallest normal number (``-126`` in binary32).
         emax: exponent of the largest number (``127`` in binary32).
         largest: the largest finite number; beyond it lies Inf.  NaN, the default, means
@@ -89,6 +91,9 @@ class Rounding:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
                 raise ValueError(f"{name} must be an integer, not {value!r}.")
+        if self.is_binary64:
+            object.__setattr__(self, "largest", sys.float_info.max)
+            return
         if not 2 <= self.precision <= 24:
             raise ValueError(
                 f"precision {self.precision} is impossible: binary32 tensors hold 2 to 24 bits."
@@ -114,6 +119,16 @@ class Rounding:
             raise ValueError(f"unknown format {format!r}: choose one of {', '.join(PRESETS)}.")
         precision, emin, emax, largest = _FORMATS[format]
         return cls(mode, precision, emin, emax, largest)
+
+    @classmethod
+    def binary64(cls, mode: str) -> Rounding:
+        """The rounding of float64 tensors to their own format."""
+        return cls(mode, 53, -1022, 1023)
+
+    @property
+    def is_binary64(self) -> bool:
+        """True when the target is binary64, which no wider type can hold the results of."""
+        return (self.precision, self.emin, self.emax) == (53, -1022, 1023)
 
     @property
     def code(self) -> int:
@@ -184,6 +199,99 @@ def round_to_format(
     if ranged:
         y = torch.where(y.abs() > rounding.largest, _overflow(y, draw, rounding), y)
     return torch.where(torch.isfinite(s), y, s)
+
+
+def round_to_binary64(
+    s: torch.Tensor, error: torch.Tensor, draw: torch.Tensor | None, rounding: Rounding
+) -> torch.Tensor:
+    """Rounds to binary64 a result that is known as ``s`` plus ``error``.
+
+    The exact result lies between ``s`` and its neighbour on the side of ``error``; the
+    distance of the two is the ``gap``.  ``sr`` takes the neighbour when
+    ``draw / 2^29 * gap < |error|``.
+
+    Args:
+        s: float64, any shape: the nearest binary64 result.
+        error: float64, the exact result less ``s``; NaN stands for "does not matter".
+        draw: as in :func:`round_to_format`.
+        rounding: mode; the format is binary64.
+
+    Returns:
+        float64 of the same shape.
+    """
+    pattern = s.view(torch.int64)
+    if rounding.mode == "ud":
+        assert draw is not None
+        return _next_in_magnitude(s, draw == 1)
+    grows = torch.signbit(error) == torch.signbit(s)
+    neighbour = torch.where(grows, pattern + 1, pattern - 1).view(torch.float64)
+    match rounding.mode:
+        case "rn":
+            return s
+        case "sr":
+            assert draw is not None
+            fraction = draw.double() * 2.0**-UNIFORM_BITS
+            moves = fraction * (neighbour - s).abs() < error.abs()
+        case _:
+            upward = _rounds_upward(s, draw, rounding)
+            moves = torch.where(upward, error > 0, error < 0)
+    return torch.where(moves, neighbour, s)
+
+
+def round_approximate(
+    s: torch.Tensor, draw: torch.Tensor | None, rounding: Rounding
+) -> torch.Tensor:
+    """Rounds a binary64 value that approximates the exact result to about one ulp.
+
+    Nothing is known of the fraction that a transcendental function of binary64 leaves.
+    ``sr`` takes it as uniform within half an ulp: a step up or down with probability
+    1/8 each.  ``ud`` and ``cestac`` and the directed modes step as if it were not zero.
+    A value whose last 24 bits are zero passes for an exact result (but in ``ud``).
+
+    Args:
+        s: float64, any shape.
+        draw, rounding: as in :func:`round_to_binary64`.
+
+    Returns:
+        float64 of the same shape.
+    """
+    looks_exact = (s.view(torch.int64) & 0xFFFFFF) == 0
+    match rounding.mode:
+        case "rn":
+            return s
+        case "ud":
+            assert draw is not None
+            return _next_in_magnitude(s, draw == 1)
+        case "sr":
+            assert draw is not None
+            up = draw >= 7 << UNIFORM_BITS - 3
+            stays = looks_exact | (~up & (draw >= 1 << UNIFORM_BITS - 3))
+        case _:
+            up = _rounds_upward(s, draw, rounding) != torch.signbit(s)
+            stays = looks_exact
+    return torch.where(stays, s, _next_in_magnitude(s, up))
+
+
+def _rounds_upward(s: torch.Tensor, draw: torch.Tensor | None, rounding: Rounding) -> torch.Tensor:
+    """Where a directed mode goes toward plus infinity."""
+    match rounding.mode:
+        case "cestac":
+            assert draw is not None
+            return draw == 1
+        case "zero":
+            return torch.signbit(s)
+        case "away":
+            return ~torch.signbit(s)
+        case "up":
+            return torch.ones_like(s, dtype=torch.bool)
+    return torch.zeros_like(s, dtype=torch.bool)
+
+
+def _next_in_magnitude(s: torch.Tensor, grows: torch.Tensor) -> torch.Tensor:
+    """The next binary64 number in magnitude; 0, Inf and NaN stay."""
+    pattern = s.view(torch.int64)
+    moved = torch.where(grows, pattern + 1, pattern - 1).view(torch.float64)
+    return torch.where(torch.isfinite(s) & (s != 0), moved, s)
 
 
 def _takes_upper(

@@ -63,7 +63,7 @@ class Row:
         function: ``function(call, *args, **kwargs)`` with the arguments of the
             overload (of its functional base for a derived variant); ``None`` for
             ``EXACT`` and ``UNCOVERED`` (stock torch runs).  A ``ROUNDED`` function sees
-            floating-point tensors of dtype float32 only and returns such; a ``LOWERED``
+            floating-point tensors of the dtype of the call only and returns such; a ``LOWERED``
             one runs under the mode again, so that the operations it calls are met.
         why: one line: what is rounded, or why nothing is.
         any_dtype: whether ``function`` takes floating-point tensors of every dtype and

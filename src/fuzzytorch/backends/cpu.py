@@ -7,7 +7,7 @@ layout and never see torch.  As many threads are used as torch itself uses.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -53,7 +53,7 @@ class CpuBackend:
         rounding: Rounding,
         stream: Stream,
     ) -> None:
-        _prism.elementwise(
+        _kernel("elementwise", out)(
             _context(rounding, stream),
             *_encoded(program),
             tuple([_view(x) for x in inputs]),
@@ -71,7 +71,7 @@ class CpuBackend:
         stream: Stream,
         y: torch.Tensor | None = None,
     ) -> None:
-        _prism.reduce(
+        _kernel("reduce", out)(
             _context(rounding, stream),
             REDUCTIONS.index(kind),
             _view(x),
@@ -82,7 +82,7 @@ class CpuBackend:
     def scan(
         self, kind: str, x: torch.Tensor, out: torch.Tensor, rounding: Rounding, stream: Stream
     ) -> None:
-        _prism.scan(_context(rounding, stream), kind == "prod", _view(x), _view(out))
+        _kernel("scan", out)(_context(rounding, stream), kind == "prod", _view(x), _view(out))
 
     def gemm(
         self,
@@ -92,7 +92,7 @@ class CpuBackend:
         rounding: Rounding,
         stream: Stream,
     ) -> None:
-        _prism.gemm(_context(rounding, stream), _view(a), _view(b), _view(out))
+        _kernel("gemm", out)(_context(rounding, stream), _view(a), _view(b), _view(out))
 
     def conv(
         self,
@@ -107,7 +107,9 @@ class CpuBackend:
         stream: Stream,
     ) -> None:
         geometry = tuple(stride), tuple(padding), tuple(dilation), groups
-        _prism.conv(_context(rounding, stream), _view(x), _view(weight), _view(out), *geometry)
+        _kernel("conv", out)(
+            _context(rounding, stream), _view(x), _view(weight), _view(out), *geometry
+        )
 
     def conv_transposed(
         self,
@@ -122,7 +124,7 @@ class CpuBackend:
         stream: Stream,
     ) -> None:
         geometry = tuple(stride), tuple(padding), tuple(dilation), groups
-        _prism.conv_transposed(
+        _kernel("conv_transposed", out)(
             _context(rounding, stream), _view(x), _view(weight), _view(out), *geometry
         )
 
@@ -139,7 +141,9 @@ class CpuBackend:
         stream: Stream,
     ) -> None:
         geometry = tuple(stride), tuple(padding), tuple(dilation), groups
-        _prism.conv_weight(_context(rounding, stream), _view(x), _view(grad), _view(out), *geometry)
+        _kernel("conv_weight", out)(
+            _context(rounding, stream), _view(x), _view(grad), _view(out), *geometry
+        )
 
     def accumulate(
         self,
@@ -150,7 +154,17 @@ class CpuBackend:
         stream: Stream,
     ) -> None:
         index = index.contiguous()
-        _prism.accumulate(_context(rounding, stream), index.data_ptr(), _view(source), _view(out))
+        _kernel("accumulate", out)(
+            _context(rounding, stream), index.data_ptr(), _view(source), _view(out)
+        )
+
+
+_SUFFIX = {torch.float32: "32", torch.float64: "64"}
+
+
+def _kernel(primitive: str, out: torch.Tensor) -> Callable[..., None]:
+    """The kernel of a primitive for the element type of its output."""
+    return _KERNELS[primitive, out.dtype]
 
 
 def _view(x: torch.Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
@@ -175,3 +189,19 @@ def _native_rounding(rounding: Rounding) -> _prism.Rounding:
 @functools.lru_cache(maxsize=1024)
 def _encoded(program: Program) -> tuple[tuple[int, ...]]:
     return (program.encoded,)
+
+
+_KERNELS: dict[tuple[str, torch.dtype], Callable[..., None]] = {
+    (primitive, dtype): getattr(_prism, primitive + suffix)
+    for dtype, suffix in _SUFFIX.items()
+    for primitive in (
+        "elementwise",
+        "reduce",
+        "scan",
+        "gemm",
+        "conv",
+        "conv_transposed",
+        "conv_weight",
+        "accumulate",
+    )
+}

@@ -1,7 +1,7 @@
 """Exact results of scalar operations, as a binary64 number that rounding can read.
 
-Operands are binary32 values held in float64 tensors.  The exact result of an
-operation on them rarely fits binary64, so it is handed over in one of two forms:
+Operands are binary32 values held in float64 tensors, or binary64 values.  The exact
+result of an operation on them rarely fits binary64, so it is handed over in one of two forms:
 
 * *nearest*: IEEE 754 binary64, ties to even;
 * *odd*: the exact result if it fits, otherwise that one of its two binary64
@@ -31,9 +31,7 @@ def result(operation: str, operands: tuple[torch.Tensor, ...], odd: bool) -> tor
 
     Args:
         operation: one of :data:`fuzzytorch.program.ROUNDED`.
-        operands: float64 tensors of one shape that hold binary32 values.
-            Exceptions: the operand of ``round`` is any binary64 value; terms of
-            ``add`` and the last operand of ``fma`` may have the exponents of binary64.
+        operands: float64 tensors of one shape.
         odd: the odd form if true, else the nearest one.
 
     Returns:
@@ -49,9 +47,9 @@ def result(operation: str, operands: tuple[torch.Tensor, ...], odd: bool) -> tor
         case "sub", (a, b):
             nearest, error = _two_sum(a, -b)
         case "mul", (a, b):
-            nearest, error = a * b, None
+            nearest, error = two_product(a, b)
         case "fma", (a, b, c):
-            nearest, error = _two_sum(a * b, c)
+            nearest, error = _fused(a, b, c)
         case "div", (a, b):
             nearest = a / b
             error = _residual(a, nearest, b) * b.sign()
@@ -68,6 +66,73 @@ def result(operation: str, operands: tuple[torch.Tensor, ...], odd: bool) -> tor
     return _to_odd(nearest, error) if odd and error is not None else nearest
 
 
+def split(operation: str, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The nearest binary64 result of an operation on binary64 operands, and what it lacks.
+
+    The second is exact for sums, products and fused multiply-adds, and the residual
+    over the divisor or over twice the root otherwise, rounded to binary64.
+
+    Returns:
+        Two float64 tensors; where the first is Inf or NaN, the second is NaN.
+    """
+    match operation, operands:
+        case "add", (a, b):
+            return _two_sum(a, b)
+        case "sub", (a, b):
+            return _two_sum(a, -b)
+        case "mul", (a, b):
+            return two_product(a, b)
+        case "fma", (a, b, c):
+            return _fused(a, b, c)
+        case "div", (a, b):
+            nearest = a / b
+            return nearest, _residual(a, nearest, b) / b
+        case "sqrt", (a,):
+            nearest = _root(a)
+            return nearest, _residual(a, nearest, nearest) / (nearest + nearest)
+    raise ValueError(f"{operation!r} of {len(operands)} operands has no exact error.")
+
+
+def fused_nearest(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """``a*b + c`` with one rounding to nearest.
+
+    The sum of the small terms is rounded to odd, which makes the last addition round as
+    if it knew them exactly (Boldo and Melquiond 2008).
+    """
+    product, product_error = two_product(a, b)
+    total, total_error = _two_sum(product, c)
+    lacking = _to_odd(*_two_sum(product_error, total_error))
+    return torch.where((lacking < 0) | (lacking > 0), total + lacking, total)
+
+
+def two_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The binary64 product, and exactly what it lacks, for any magnitudes."""
+    (x, x_exponent), (y, y_exponent) = torch.frexp(a), torch.frexp(b)
+    x_high, x_low = _split(x)
+    y_high, y_low = _split(y)
+    rest = x_high * y_high - x * y + x_high * y_low + x_low * y_high + x_low * y_low
+    # In two steps, because the power of two alone may leave the range of binary64.
+    exponent = x_exponent.long() + y_exponent.long()
+    half = exponent >> 1
+    error = rest * _power_of_two(half) * _power_of_two(exponent - half)
+    product = a * b
+    return product, torch.where(torch.isfinite(product), error, torch.nan)
+
+
+def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
+    return ((exponent.clamp(-1022, 1023) + 1023) << 52).view(torch.float64)
+
+
+def _fused(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    product, product_error = two_product(a, b)
+    total, total_error = _two_sum(product, c)
+    lacking = product_error + total_error
+    nearest, error = _two_sum(total, lacking)
+    # Inf, beside which the errors are NaN, and -0, which a sum with +0 would not keep.
+    stays = ~((lacking < 0) | (lacking > 0))
+    return torch.where(stays, total, nearest), error
+
+
 def cancels(operation: str, operands: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
     """Where a sum is zero by cancellation: -0 when rounding down (IEEE 754, 6.3).
 
@@ -80,7 +145,8 @@ def cancels(operation: str, operands: tuple[torch.Tensor, ...]) -> torch.Tensor 
         case "sub", (a, b):
             x, y = a, -b
         case "fma", (a, b, c):
-            x, y = a * b, c
+            x, product_error = two_product(a, b)
+            y = torch.where(product_error == 0, c, torch.nan)
         case _:
             return None
     unlike = (x != 0) | torch.signbit(x) | torch.signbit(y)
@@ -106,7 +172,7 @@ def _two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 
 def _root(a: torch.Tensor) -> torch.Tensor:
-    """The root of binary32 values, correctly rounded to binary64."""
+    """The root, correctly rounded to binary64."""
     # The vector mathematics library that torch may call misses the nearest number
     # by one unit in the last place now and then.  As multiples of unit^2, both
     # a - x^2 and x*unit are integers, so that the next number is nearer exactly if

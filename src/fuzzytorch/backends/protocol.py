@@ -3,8 +3,8 @@
 Every primitive rounds each scalar operation it performs; ``(row, block, column,
 step)`` are the coordinates of the draw in the stream of the call (see
 :mod:`fuzzytorch.stream`).  Logical order is row-major order of the tensors as
-given, never memory order.  Tensors are float32 on the device of the backend,
-any strides, unless said otherwise; ``out`` is written in place and never
+given, never memory order.  Tensors are all float32 or all float64, on the device of the
+backend, with any strides, unless said otherwise; ``out`` is written in place and never
 overlaps an input (except in ``elementwise``, where an identical view may).
 
 Inside an accumulation (``gemm``, ``conv*``, ``reduce``), ``sr`` to binary32 keeps
@@ -68,7 +68,7 @@ class Backend(Protocol):
         """Runs a program on every element.
 
         Inputs are already expanded to the shape of ``out``; an input read by
-        ``round`` is float64, the others float32.  Element ``i`` in logical order:
+        ``round`` is float64, the others have the dtype of ``out``.  Element ``i`` in logical order:
         row ``i // 1024``, column ``i % 64``, step ``(i % 1024) // 64``, block = index
         of the instruction in the code (exact ones count).  The range applies to
         every operation.  ``min`` is ``a if a < b else b`` and ``max`` is

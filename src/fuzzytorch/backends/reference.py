@@ -37,7 +37,7 @@ class ReferenceBackend:
         stream: Stream,
     ) -> None:
         registers = [x.reshape(-1).double() for x in inputs]
-        registers += [_binary32(value, out) for value in scalars]
+        registers += [_scalar(value, out) for value in scalars]
         for block, (name, *sources) in enumerate(program.code):
             operation = str(name)
             operands = tuple(registers[int(r)] for r in sources)
@@ -269,8 +269,8 @@ def _unravel(f: int, sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(reversed_index))
 
 
-def _binary32(value: float, like: torch.Tensor) -> torch.Tensor:
-    scalar = torch.tensor(value, dtype=torch.float64).float().double()
+def _scalar(value: float, like: torch.Tensor) -> torch.Tensor:
+    scalar = torch.tensor(value, dtype=torch.float64).to(like.dtype).double()
     return scalar.to(like.device).expand(like.numel())
 
 

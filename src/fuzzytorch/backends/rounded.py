@@ -7,7 +7,12 @@ import math
 import torch
 
 from fuzzytorch.backends import exact
-from fuzzytorch.rounding import Rounding, round_to_format
+from fuzzytorch.rounding import (
+    Rounding,
+    round_approximate,
+    round_to_binary64,
+    round_to_format,
+)
 from fuzzytorch.stream import GROUP, Stream, bits, uniform29
 
 _BITS_PER_STATE = 32
@@ -32,8 +37,11 @@ def rounded(
     Returns:
         float64 of the same shape.
     """
-    s = exact.result(operation, operands, odd=rounding.reads_exact)
-    y = round_to_format(s, draw, rounding, ranged)
+    if rounding.is_binary64:
+        y = _to_binary64(operation, operands, draw, rounding)
+    else:
+        s = exact.result(operation, operands, odd=rounding.reads_exact)
+        y = round_to_format(s, draw, rounding, ranged)
     if rounding.mode not in ("down", "cestac"):
         return y
     zero = exact.cancels(operation, operands)
@@ -42,6 +50,21 @@ def rounded(
     # In cestac the draw 0 rounds down.
     downward = zero if draw is None else zero & (draw == 0)
     return torch.where(downward, -0.0, y)
+
+
+def _to_binary64(
+    operation: str,
+    operands: tuple[torch.Tensor, ...],
+    draw: torch.Tensor | None,
+    rounding: Rounding,
+) -> torch.Tensor:
+    if operation == "round":
+        return round_approximate(operands[0], draw, rounding)
+    if operation == "fma" and rounding.mode in ("rn", "ud"):
+        s, error = exact.fused_nearest(*operands), torch.zeros_like(operands[0])
+    else:
+        s, error = exact.split(operation, operands)
+    return round_to_binary64(s, error, draw, rounding)
 
 
 class Draws:

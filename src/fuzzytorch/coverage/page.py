@@ -28,10 +28,13 @@ They are the {total} overloads of the namespace `aten`. {written} of them have a
 the same values; the rest follow from their schema or from the decompositions of torch.
 What a program really ran is in `fuzzytorch.coverage()`, weighted by floating-point operations.
 
-A `ROUNDED` row computes on float32 tensors. float16 and bfloat16 operands are widened, the
-arithmetic is rounded in binary32, and the store is one more rounding. On float64, complex, sparse
-and quantized tensors the operation runs unperturbed, is counted as `UNCOVERED`, and is warned
-about by name. An operation that reads and returns no floating-point tensor is exact.
+A `ROUNDED` row computes on float32 and on float64 tensors, and rounds in their own format. float16
+and bfloat16 operands are widened to float32, the arithmetic is rounded in binary32, and the store
+is one more rounding. Where a line says "from binary64", a float64 result is that of torch in
+float64, known to about one unit in the last place, and moved by about as much; so is every float64
+result of a `COARSE` operation. On complex, sparse and quantized tensors an operation runs
+unperturbed, is counted as `UNCOVERED`, and is warned about by name. An operation that reads and
+returns no floating-point tensor is exact.
 """
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula, binary32, fma, maximum, minimum, rounded, select
+from fuzzytorch.ops.formula import Formula, fma, maximum, minimum, rounded, select
 from fuzzytorch.ops.pointwise import MUL
 from fuzzytorch.table import Row, Verdict
 
@@ -56,13 +56,13 @@ def exp_minus(x: torch.Tensor) -> torch.Tensor:
 
 def result_like(call: Call, like: torch.Tensor) -> torch.Tensor | None:
     """Where a result with the strides of ``like`` goes when its formula reads wide values."""
-    if call.out is not None or like.is_contiguous() or like.dtype != torch.float32:
+    if call.out is not None or like.is_contiguous() or like.dtype != call.dtype:
         return call.out
     return torch.empty_like(like)
 
 
-def mask(condition: torch.Tensor) -> torch.Tensor:
-    return condition.to(torch.float32)
+def mask(call: Call, condition: torch.Tensor) -> torch.Tensor:
+    return condition.to(call.dtype)
 
 
 def sigmoid(call: Call, self: torch.Tensor) -> torch.Tensor:
@@ -95,7 +95,7 @@ def elu(
 ) -> torch.Tensor:
     """``scale * x``, or ``alpha * scale * expm1(input_scale * x)`` for ``x <= 0``."""
     expm1 = wide(torch.expm1, MUL(call, self, input_scale))
-    return ELU(call, self, expm1, product(alpha, scale), scale, out=result_like(call, self))
+    return ELU(call, self, expm1, product(call, alpha, scale), scale, out=result_like(call, self))
 
 
 def celu(call: Call, self: torch.Tensor, alpha: Any = 1.0) -> torch.Tensor:
@@ -108,8 +108,8 @@ def selu(call: Call, self: torch.Tensor) -> torch.Tensor:
     return elu(call, self, 1.6732632423543772, 1.0507009873554805, 1.0)
 
 
-def product(alpha: Any, scale: Any) -> float:
-    return binary32(binary32(alpha) * binary32(scale))
+def product(call: Call, alpha: Any, scale: Any) -> float:
+    return call.number(call.number(alpha) * call.number(scale))
 
 
 def leaky_relu(call: Call, self: torch.Tensor, negative_slope: Any = 0.01) -> torch.Tensor:
@@ -148,7 +148,7 @@ def softplus(call: Call, self: torch.Tensor, beta: Any = 1, threshold: Any = 20)
     """``log1p(exp(beta * x)) / beta``, or ``x`` above the threshold."""
     inner = MUL(call, self, beta)
     exp = call.via_binary64(torch.exp, inner)
-    linear = mask(inner > binary32(threshold))
+    linear = mask(call, inner > call.number(threshold))
     log1p = wide(torch.log1p, exp)
     return SOFTPLUS(call, linear, self, log1p, beta, out=result_like(call, self))
 
@@ -194,8 +194,8 @@ def halves(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def softshrink(call: Call, self: torch.Tensor, lambd: Any = 0.5) -> torch.Tensor:
     """``x`` moved towards zero by ``lambd``, zero within it."""
-    bound = binary32(lambd)
-    above, below = mask(~(self <= bound)), mask(self < -bound)
+    bound = call.number(lambd)
+    above, below = mask(call, ~(self <= bound)), mask(call, self < -bound)
     return SHRINK(call, above, below, self, bound, out=call.out)
 
 

@@ -23,8 +23,8 @@ from fuzzytorch.ops.activation import (
     tanh_softplus,
     wide,
 )
-from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula, binary32, fma, rounded, select
+from fuzzytorch.ops.call import Call, binary32
+from fuzzytorch.ops.formula import Formula, fma, rounded, select
 from fuzzytorch.ops.pointwise import MUL
 from fuzzytorch.table import Row, Verdict
 
@@ -39,7 +39,7 @@ GELU_GRAD = Formula(
         grad * fma(x, GAUSS_DENSITY * rounded(exp), 0.5 * (1.0 + rounded(erf)))
     )
 )
-GELU_TANH_GRAD = Formula(lambda grad, x, tanh: _gelu_tanh_grad(grad, x, rounded(tanh)))
+GELU_TANH_GRAD = Formula(lambda grad, x, tanh, cube: _gelu_tanh_grad(grad, x, rounded(tanh), cube))
 ELU_GRAD = Formula(
     lambda grad, x, exp, negative, positive, inner: select(
         x, grad * positive, grad * inner * negative * rounded(exp)
@@ -58,7 +58,8 @@ SOFTPLUS_GRAD = Formula(
 MISH_GRAD = Formula(
     lambda grad, x, exp, tanh: _mish_grad(grad, x, 1.0 / (1.0 + rounded(exp)), rounded(tanh))
 )
-HARDSIGMOID_GRAD = Formula(lambda inside, grad: select(inside, grad * (1.0 / 6.0), 0.0))
+# Stock torch has a binary32 number for 1/6 in float64 too.
+HARDSIGMOID_GRAD = Formula(lambda inside, grad: select(inside, grad * binary32(1.0 / 6.0), 0.0))
 HARDSWISH_GRAD = Formula(
     lambda below, above, grad, x: select(below, 0.0, select(above, grad, grad * (x / 3.0 + 0.5)))
 )
@@ -73,10 +74,10 @@ def _silu_grad(grad: Any, x: Any, s: Any) -> Any:
     return grad * s * fma(x, 1.0 - s, 1.0)
 
 
-def _gelu_tanh_grad(grad: Any, x: Any, tanh: Any) -> Any:
+def _gelu_tanh_grad(grad: Any, x: Any, tanh: Any, cube: Any) -> Any:
     left, right = 0.5 * x, 1.0 + tanh
     slope = fma(-tanh, tanh, 1.0)
-    inner = GELU_SCALE * fma(x * x, binary32(3.0 * binary32(GELU_CUBE)), 1.0)
+    inner = GELU_SCALE * fma(x * x, cube, 1.0)
     return grad * fma(right, 0.5, left * slope * inner)
 
 
@@ -118,7 +119,8 @@ def gelu_backward(
     """The gradient of :func:`gelu`, either form."""
     if approximate == "tanh":
         tanh = wide(torch.tanh, GELU_INNER(call, self))
-        return GELU_TANH_GRAD(call, grad_output, self, tanh, out=call.out)
+        cube = 3.0 * call.number(GELU_CUBE)
+        return GELU_TANH_GRAD(call, grad_output, self, tanh, cube, out=call.out)
     known(approximate)
     erf = wide(torch.erf, MUL(call, self, SQRT_HALF))
     exp = wide(torch.exp, GELU_EXPONENT(call, self))
@@ -135,7 +137,7 @@ def elu_backward(
     self_or_result: torch.Tensor,
 ) -> torch.Tensor:
     """The gradient of :func:`elu`, from its argument or from its result."""
-    x, negative = self_or_result, product(alpha, scale)
+    x, negative = self_or_result, product(call, alpha, scale)
     if is_result:
         return ELU_GRAD_OF_RESULT(call, grad_output, x, negative, scale, input_scale, out=call.out)
     exp = wide(torch.exp, MUL(call, x, input_scale))
@@ -184,7 +186,7 @@ def softplus_backward(
 ) -> torch.Tensor:
     """``grad * z / (z + 1)`` with ``z = exp(beta * x)``, or ``grad`` above the threshold."""
     inner = MUL(call, self, beta)
-    linear = mask(inner > binary32(threshold))
+    linear = mask(call, inner > call.number(threshold))
     return SOFTPLUS_GRAD(call, linear, grad_output, wide(torch.exp, inner), out=call.out)
 
 
@@ -196,13 +198,13 @@ def mish_backward(call: Call, grad_output: torch.Tensor, self: torch.Tensor) -> 
 
 def hardsigmoid_backward(call: Call, grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
     """``grad / 6`` (a product by the reciprocal) inside (-3, 3)."""
-    inside = mask((self > -3.0) & (self < 3.0))
+    inside = mask(call, (self > -3.0) & (self < 3.0))
     return HARDSIGMOID_GRAD(call, inside, grad_output, out=call.out)
 
 
 def hardswish_backward(call: Call, grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
     """``grad * (x / 3 + 0.5)`` inside [-3, 3], 0 below and ``grad`` above."""
-    below, above = mask(self <= -3.0), mask(self >= 3.0)
+    below, above = mask(call, self <= -3.0), mask(call, self >= 3.0)
     return HARDSWISH_GRAD(call, below, above, grad_output, self, out=call.out)
 
 
@@ -210,7 +212,7 @@ def log_sigmoid_backward(
     call: Call, grad_output: torch.Tensor, self: torch.Tensor, buffer: torch.Tensor
 ) -> torch.Tensor:
     """``grad`` times ``z / (1 + z)``, or times one minus it below zero."""
-    return LOG_SIGMOID_GRAD(call, grad_output, mask(self < 0), buffer, out=call.out)
+    return LOG_SIGMOID_GRAD(call, grad_output, mask(call, self < 0), buffer, out=call.out)
 
 
 def glu_backward(
@@ -226,8 +228,8 @@ def logit_backward(
     call: Call, grad_output: torch.Tensor, self: torch.Tensor, eps: float | None = None
 ) -> torch.Tensor:
     """``grad / (x * (1 - x))`` inside ``[eps, 1 - eps]``; outside 0, or NaN without ``eps``."""
-    low = binary32(0.0 if eps is None else eps)
-    inside = mask((self >= low) & (self <= binary32(1.0 - low)))
+    low = call.number(0.0 if eps is None else eps)
+    inside = mask(call, (self >= low) & (self <= call.number(1.0 - low)))
     outside = math.nan if eps is None else 0.0
     return LOGIT_GRAD(call, inside, grad_output, self, outside, out=call.out)
 

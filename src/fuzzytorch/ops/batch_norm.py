@@ -1,8 +1,8 @@
 """Batch normalization in its many overloads, and its gradient.
 
-As in stock torch, sums over a batch are binary64 and rounded once when stored;
-what is applied to the elements is binary32.  Running statistics are updated in
-binary64 and rounded once, too.
+As in stock torch, sums over a batch of float32 values are binary64 and rounded once when
+stored; what is applied to the elements is binary32.  Running statistics are updated in
+binary64 and rounded once, too.  On float64 tensors every step of all this is rounded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch._prims_common import suggest_memory_format
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.formula import Formula, fma, sqrt
-from fuzzytorch.ops.pointwise import MUL
+from fuzzytorch.ops.pointwise import MUL, SUB
 from fuzzytorch.table import Row, Verdict
 
 RECIPROCAL_ROOT = Formula(lambda variance, eps: 1.0 / sqrt(variance + eps))
@@ -32,6 +32,7 @@ TRAINED_SCALED = Formula(
 )
 FROZEN = Formula(lambda grad, invstd, weight: grad * invstd * weight)
 QUOTIENT = Formula(lambda total, count: total / count)
+MOVED = Formula(lambda batch, running, momentum, rest: momentum * batch + rest * running)
 
 Optional = torch.Tensor | None
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -56,7 +57,9 @@ def _sums(rows: torch.Tensor) -> torch.Tensor:
 def _statistics(
     call: Call, x: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean and reciprocal deviation as stored, float32; the sum of squares, float64."""
+    """Mean and reciprocal deviation as stored; the sum of squares, float64."""
+    if call.dtype == torch.float64:
+        return _rounded_statistics(call, x, eps)
     rows = _rows(x)
     count = rows.shape[1]
     mean = _sums(rows) / count
@@ -68,7 +71,22 @@ def _statistics(
     return call.round(mean), call.round(invstd), squares
 
 
+def _rounded_statistics(
+    call: Call, x: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rows = x.transpose(0, 1).reshape(x.shape[1], -1)
+    count = rows.shape[1]
+    mean = QUOTIENT(call, call.reduce("sum", rows, [1]), count)
+    squares = call.reduce("sum_squares", SUB(call, rows, mean.unsqueeze(1)), [1])
+    invstd = RECIPROCAL_ROOT(call, QUOTIENT(call, squares, count), eps)
+    if eps == 0:
+        invstd = invstd.masked_fill(squares == 0, 0.0)
+    return mean, invstd, squares
+
+
 def _moved(call: Call, running: torch.Tensor, batch: torch.Tensor, momentum: float) -> torch.Tensor:
+    if call.dtype == torch.float64:
+        return MOVED(call, batch, running, momentum, 1.0 - momentum)
     return call.round(momentum * batch + (1.0 - momentum) * running.double())
 
 
@@ -87,7 +105,12 @@ def _trained(
         running_mean = _moved(call, running_mean, mean.double(), momentum)
     if running_var is not None:
         # A single value per channel has no unbiased variance: NaN, as in stock torch.
-        unbiased = squares / (count - 1) if count > 1 else squares * math.nan
+        if count == 1:
+            unbiased = squares * math.nan
+        elif call.dtype == torch.float64:
+            unbiased = QUOTIENT(call, squares, count - 1)
+        else:
+            unbiased = squares / (count - 1)
         running_var = _moved(call, running_var, unbiased, momentum)
     return mean, invstd, running_mean, running_var
 
@@ -270,6 +293,20 @@ def without_update(
     return (*results, _reserve(x))
 
 
+def _gradient_sums(
+    call: Call, grad: torch.Tensor, x: torch.Tensor, mean: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums over the batch of the gradient, and of its products with the deviations of ``x``."""
+    if call.dtype == torch.float64:
+        deviations = SUB(call, x, _channels(x, mean))
+        others = [0, *range(2, x.dim())]
+        return call.reduce("sum", grad, others), call.reduce("dot", grad, others, y=deviations)
+    rows = _rows(grad)
+    total = call.round(_sums(rows))
+    deviations = _rows(x).sub_(mean.double().unsqueeze(1))
+    return total, call.round(_sums(rows.mul_(deviations)))
+
+
 def backward(
     call: Call,
     grad: torch.Tensor,
@@ -290,10 +327,7 @@ def backward(
     invstd = _defined(save_invstd) if train else RECIPROCAL_ROOT(call, _defined(running_var), eps)
     grad_x = grad_weight = grad_bias = None
     if train or output_mask[1] or output_mask[2]:
-        rows = _rows(grad)
-        total = call.round(_sums(rows))
-        deviations = _rows(x).sub_(mean.double().unsqueeze(1))
-        dots = call.round(_sums(rows.mul_(deviations)))
+        total, dots = _gradient_sums(call, grad, x, mean)
         grad_weight = MUL(call, dots, invstd) if output_mask[1] else None
         grad_bias = total if output_mask[2] else None
     if output_mask[0]:
@@ -344,16 +378,16 @@ def backward_with_reserve(
 
 def _row(name: str, function: Any) -> Row:
     why = (
-        "sums over the batch once, from binary64 as in stock torch; scale and shift of the "
-        "channels, then a fused multiply-add per element"
+        "sums over the batch once, from binary64 as in stock torch (for float64 every step); "
+        "scale and shift of the channels, then a fused multiply-add per element"
     )
     return Row(f"aten.{name}", Verdict.ROUNDED, function, why)
 
 
 def _backward_row(name: str, function: Any) -> Row:
     why = (
-        "sums over the batch once, from binary64 as in stock torch; then every difference, "
-        "product and quotient"
+        "sums over the batch once, from binary64 as in stock torch (for float64 every step); "
+        "then every difference, product and quotient"
     )
     return Row(f"aten.{name}", Verdict.ROUNDED, function, why)
 

@@ -7,6 +7,8 @@ run, so that the bits depend on the sequence of rounded primitives alone.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,19 +23,54 @@ from fuzzytorch.stream import Stream
 ROUND = Program(1, 0, (("round", 0),))
 """Stores a binary64 tensor in the format: one rounding per element."""
 
+EXACT_INTEGER = 2**53
+"""Integers up to this magnitude are binary64 numbers."""
+
+
+def binary32(value: Any) -> float:
+    """A Python number as torch converts it for a float32 operation: nearest binary32."""
+    if isinstance(value, int) and abs(value) > EXACT_INTEGER:
+        return torch.tensor(value).to(torch.float32).item()
+    return ctypes.c_float(value).value
+
+
+@functools.cache
+def rounding_in(dtype: torch.dtype, run: Rounding) -> Rounding:
+    """The rounding of operations on tensors of a dtype.
+
+    Args:
+        dtype: float32 or float64.
+        run: what the run rounds float32 tensors to.  binary32 itself means that every
+            dtype keeps its own format; a narrower format holds for both.
+    """
+    if dtype == torch.float64 and run.is_binary32:
+        return Rounding.binary64(run.mode)
+    return run
+
 
 class Call:
     """One aten call under the mode.
 
     Attributes:
         overload: the aten overload that was called.
-        rounding: mode and format of every operation.
+        dtype: float32 or float64: what the row computes in and returns.
+        run_rounding: mode and format of the run, those of float32 tensors.
+        rounding: mode and format of every operation on tensors of ``dtype``.
         out: the tensor that an in-place or ``out=`` variant writes, or ``None``.  A
             row may hand it to its last primitive; otherwise the result is copied.
         operations: scalar floating-point operations rounded so far in this call.
     """
 
-    __slots__ = ("_next_stream", "backend", "operations", "out", "overload", "rounding")
+    __slots__ = (
+        "_next_stream",
+        "backend",
+        "dtype",
+        "operations",
+        "out",
+        "overload",
+        "rounding",
+        "run_rounding",
+    )
 
     def __init__(
         self,
@@ -42,13 +79,42 @@ class Call:
         backend: Backend,
         next_stream: Callable[[], Stream],
         out: torch.Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.overload = overload
-        self.rounding = rounding
+        self.dtype = dtype
+        self.run_rounding = rounding
+        self.rounding = rounding if dtype == torch.float32 else rounding_in(dtype, rounding)
         self.backend = backend
         self._next_stream = next_stream
         self.out = out
         self.operations = 0
+
+    def number(self, value: Any) -> float:
+        """A Python number as torch converts it for an operation on tensors of ``dtype``."""
+        return binary32(value) if self.dtype == torch.float32 else float(value)
+
+    def operand(self, x: Any) -> Any:
+        """A tensor converted to ``dtype``, a number by :meth:`number`."""
+        if not isinstance(x, torch.Tensor):
+            return self.number(x)
+        return x if x.dtype == self.dtype else x.to(self.dtype)
+
+    def inner(self, dtype: torch.dtype, run: Rounding) -> Call:
+        """A call for part of this one, in another dtype or format; it counts on its own."""
+        return Call(self.overload, run, self.backend, self._next_stream, dtype=dtype)
+
+    def stored(self, y: torch.Tensor, dtype: torch.dtype, run: Rounding) -> torch.Tensor:
+        """A tensor rounded once as a run of rounding ``run`` rounds tensors of ``dtype``.
+
+        Args:
+            y: float32 or float64.
+            dtype: float32 or float64, that of the result.
+        """
+        inner = self.inner(dtype, run)
+        rounded = inner.round(y)
+        self.operations += inner.operations
+        return rounded
 
     def elementwise(
         self,
@@ -57,20 +123,20 @@ class Call:
         scalars: Sequence[float] = (),
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Runs a program on broadcast inputs; float32, strides as stock torch chooses them.
+        """Runs a program on broadcast inputs; strides as stock torch chooses them.
 
-        Inputs of integer or bool dtype are converted to float32 first, as torch does.
+        Inputs of integer or bool dtype are converted to ``dtype`` first, as torch does.
         ``out`` may be one of the inputs; it is ignored where its shape or dtype do
         not fit, so that a row can pass ``call.out`` without a test.
         """
-        inputs = tuple(_operand(x, program, i) for i, x in enumerate(inputs))
+        inputs = tuple(self._input(x, program, i) for i, x in enumerate(inputs))
         shape = inputs[0].shape
         for x in inputs[1:]:
             if x.shape != shape:
                 # As torch.broadcast_shapes, which is Python and slower than many a kernel.
                 shape = torch._C._infer_size(shape, x.shape)
-        if out is None or out.shape != shape or out.dtype != torch.float32:
-            out = _empty(shape, inputs)
+        if out is None or out.shape != shape or out.dtype != self.dtype:
+            out = _empty(shape, inputs, self.dtype)
         if out.numel() > 0:
             operands = [x if x.shape == shape else x.expand(shape) for x in inputs]
             self.backend.elementwise(
@@ -80,8 +146,17 @@ class Call:
         return out
 
     def round(self, y: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """One rounding of a float64 tensor into float32."""
+        """One rounding of a float64 tensor into ``dtype``.
+
+        Where that is binary64 itself, ``y`` is taken for known to about one ulp
+        (:func:`~fuzzytorch.rounding.round_approximate`).
+        """
         return self.elementwise(ROUND, y, out=out)
+
+    def _input(self, x: torch.Tensor, program: Program, register: int) -> torch.Tensor:
+        if ("round", register) in program.code:
+            return x.to(torch.float64)
+        return x if x.dtype == self.dtype else x.to(self.dtype)
 
     def via_binary64(
         self,
@@ -104,7 +179,7 @@ class Call:
         if out is None:
             first = next((x for x in inputs if isinstance(x, torch.Tensor)), None)
             if first is not None and first.shape == y.shape and not first.is_contiguous():
-                out = torch.empty_like(first, dtype=torch.float32)
+                out = torch.empty_like(first, dtype=self.dtype)
         return self.round(y, out=out)
 
     def reduce(
@@ -120,14 +195,14 @@ class Call:
         An empty reduction yields the neutral element.  Terms are taken in logical
         order of the reduced dimensions.
         """
-        x = x if x.dtype == torch.float32 else x.to(torch.float32)
+        x = x if x.dtype == self.dtype else x.to(self.dtype)
         reduced = sorted(d % max(x.dim(), 1) for d in dims) if dims else list(range(x.dim()))
         if x.dim() == 0:
             reduced = []
         kept = [d for d in range(x.dim()) if d not in reduced]
         rows = math.prod(x.shape[d] for d in kept)
         terms = math.prod(x.shape[d] for d in reduced)
-        out = torch.empty(rows, dtype=torch.float32, device=x.device)
+        out = torch.empty(rows, dtype=self.dtype, device=x.device)
         if terms == 0:
             out.fill_(1.0 if kind == "prod" else 0.0)
         elif rows > 0:
@@ -157,7 +232,7 @@ class Call:
         a3, b3 = (a, b) if batched else (a.unsqueeze(0), b.unsqueeze(0))
         batch, m, k = a3.shape
         n = b3.shape[2]
-        out = torch.empty(batch, m, n, dtype=torch.float32, device=a.device)
+        out = torch.empty(batch, m, n, dtype=self.dtype, device=a.device)
         if k == 0:
             out.zero_()
         elif out.numel() > 0:
@@ -200,29 +275,19 @@ class Call:
         return out
 
 
-def _operand(x: torch.Tensor, program: Program, register: int) -> torch.Tensor:
-    if x.dtype == torch.float32:
-        if ("round", register) in program.code:
-            return x.to(torch.float64)
-        return x
-    if ("round", register) in program.code:
-        return x.to(torch.float64)
-    return x.to(torch.float32)
-
-
-def _empty(shape: Sequence[int], inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+def _empty(
+    shape: Sequence[int], inputs: Sequence[torch.Tensor], dtype: torch.dtype
+) -> torch.Tensor:
     """The output that stock torch would allocate for an elementwise operation."""
     if all(x.is_contiguous() for x in inputs if x.shape == shape):
-        return torch.empty(shape, dtype=torch.float32, device=inputs[0].device)
+        return torch.empty(shape, dtype=dtype, device=inputs[0].device)
     metas = [torch.empty_strided(x.shape, x.stride(), device="meta") for x in inputs]
     result = metas[0]
     for meta in metas[1:]:
         result = torch.where(torch.empty((), dtype=torch.bool, device="meta"), result, meta)
     if len(metas) == 1:
         result = torch.neg(result)
-    return torch.empty_strided(
-        result.shape, result.stride(), dtype=torch.float32, device=inputs[0].device
-    )
+    return torch.empty_strided(result.shape, result.stride(), dtype=dtype, device=inputs[0].device)
 
 
 def _reduction_operations(kind: str, terms: int) -> int:

@@ -52,7 +52,7 @@ def _in_binary64(overload: Any) -> Callable[..., Any]:
             raise NotInBinary64
         dtypes = result_dtypes(overload, args, kwargs) or stock_dtypes(overload, args, kwargs)
         stored = tuple(
-            store(call, y, dtype) if isinstance(y, torch.Tensor) and dtype is not None else y
+            _stored(call, y, dtype) if isinstance(y, torch.Tensor) and dtype is not None else y
             for y, dtype in zip(results, dtypes, strict=True)
         )
         if not isinstance(result, (list, tuple)):
@@ -60,6 +60,12 @@ def _in_binary64(overload: Any) -> Callable[..., Any]:
         return list(stored) if isinstance(result, list) else stored
 
     return run
+
+
+def _stored(call: Call, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if y.dtype == dtype == torch.float64:
+        return call.stored(y, dtype, call.run_rounding)
+    return store(call, y, dtype)
 
 
 def _widened(x: Any) -> Any:

@@ -111,7 +111,7 @@ def convolution(
     shape = _output_shape(x, weight, stride, padding, dilation, transposed, output_padding, groups)
     asked = (stride, padding, dilation, transposed, output_padding, groups)
     chosen = formats(x, weight, bias, None, asked, shape)
-    out = empty(shape, chosen.output, x.device)
+    out = empty(shape, chosen.output, x)
     geometry = _geometry(x.dim() - 2, stride, padding, dilation, groups)
     _run(call, "conv_transposed" if transposed else "conv", x, weight, out, geometry)
     if bias is not None:
@@ -139,12 +139,12 @@ def convolution_backward(
     grad_x = grad_weight = grad_bias = None
     if output_mask[0]:
         form = "conv" if transposed else "conv_transposed"
-        grad_x = _run(call, form, grad, weight, empty(x.shape, chosen.x, x.device), geometry)
+        grad_x = _run(call, form, grad, weight, empty(x.shape, chosen.x, x), geometry)
     if output_mask[1]:
         # The transposed convolution is the gradient of a convolution of its output,
         # so the two tensors change places.
         wide, narrow = (grad, x) if transposed else (x, grad)
-        out = empty(weight.shape, chosen.weight, x.device)
+        out = empty(weight.shape, chosen.weight, x)
         grad_weight = _run(call, "conv_weight", wide, narrow, out, geometry)
     if output_mask[2]:
         grad_bias = call.reduce("sum", grad, [0, *range(2, grad.dim())])

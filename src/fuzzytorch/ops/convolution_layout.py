@@ -19,11 +19,11 @@ _BY_GROUP: Final = ("Slow2d", "SlowTranspose2d", "SlowDilated2d")
 
 
 def empty(
-    shape: Sequence[int], memory_format: torch.memory_format, device: torch.device
+    shape: Sequence[int], memory_format: torch.memory_format, like: torch.Tensor
 ) -> torch.Tensor:
-    """An uninitialised float32 tensor of signals, images or volumes in a memory format."""
+    """An uninitialised tensor of signals, images or volumes in a memory format."""
     lines = [*shape[:2], 1, *shape[2:]] if len(shape) == 3 else shape
-    out = torch.empty(lines, dtype=torch.float32, device=device, memory_format=memory_format)
+    out = torch.empty(lines, dtype=like.dtype, device=like.device, memory_format=memory_format)
     return out.squeeze(2) if len(shape) == 3 else out
 
 

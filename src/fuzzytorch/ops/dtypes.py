@@ -1,8 +1,9 @@
-"""Which dtype an operation works in, and what is done for those that are not float32.
+"""Which dtype an operation works in, and what is done where its tensors have others.
 
-Rows compute in float32.  For float16 and bfloat16 the operands are widened, the
-row runs, and its results are stored in the dtype of stock torch with one more
-rounding under the mode.
+Rows compute in float32 or float64.  Operands of other dtypes are converted to the one that
+torch computes in: float16 and bfloat16 are widened to float32, float32 to float64 where
+it meets float64.  The row runs, and its results are stored in the dtype of stock torch,
+which is one more rounding under the mode where that dtype is narrower.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from typing import Any, Final
 import torch
 from torch.utils._pytree import tree_map
 
-from fuzzytorch.ops.call import ROUND, Call
+from fuzzytorch.ops.call import Call
 from fuzzytorch.rounding import Rounding
 
 NARROW: Final = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 """Floating-point dtypes with a store of their own, and the format of that store."""
+
+WORKING: Final = (torch.float32, torch.float64)
+"""Floating-point dtypes that rows compute in."""
 
 _OTHER: Final = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 
@@ -29,7 +33,8 @@ class Arithmetic(enum.Enum):
 
     NONE = "no floating-point tensor takes part"
     BINARY32 = "float32 throughout"
-    MIXED = "float32 arithmetic on tensors that are not all float32"
+    BINARY64 = "float64 throughout"
+    MIXED = "float32 or float64 arithmetic on tensors that are not all of that dtype"
     META = "no numbers, only shapes"
     IMPOSSIBLE = "a dtype, layout or device that no row computes"
 
@@ -57,6 +62,13 @@ def arithmetic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
         if dtype is torch.float32:
             if kind is Arithmetic.NONE:
                 kind = Arithmetic.BINARY32
+            elif kind is Arithmetic.BINARY64:
+                kind = Arithmetic.MIXED
+        elif dtype is torch.float64:
+            if kind is Arithmetic.NONE:
+                kind = Arithmetic.BINARY64
+            elif kind is Arithmetic.BINARY32:
+                kind = Arithmetic.MIXED
         elif dtype.is_floating_point or dtype.is_complex or dtype in _OTHER:
             kind = Arithmetic.MIXED
     if kind is Arithmetic.MIXED and _computes_in(args, kwargs) is None:
@@ -94,8 +106,12 @@ def _has_complex_number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _as_asked(kind: Arithmetic, dtype: torch.dtype | None) -> Arithmetic:
     """The class of a call whose operands torch converts to ``dtype`` first, as ``sum`` does."""
-    if dtype is None or dtype is torch.float32:
+    if dtype is None:
         return kind
+    if dtype is torch.float32:
+        return Arithmetic.MIXED if kind is Arithmetic.BINARY64 else kind
+    if dtype is torch.float64:
+        return kind if kind is Arithmetic.BINARY64 else Arithmetic.MIXED
     if dtype in NARROW:
         return Arithmetic.MIXED
     if dtype.is_floating_point or dtype.is_complex:
@@ -104,7 +120,7 @@ def _as_asked(kind: Arithmetic, dtype: torch.dtype | None) -> Arithmetic:
 
 
 def _computes_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
-    """The promoted dtype if rows can compute in it: float32 or a 16-bit one."""
+    """The promoted dtype if rows can compute on it: float32, float64 or a 16-bit one."""
     sized: torch.dtype | None = None
     single: torch.dtype | None = None
     for x in tensors(args, kwargs):
@@ -117,7 +133,19 @@ def _computes_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype |
         else:
             single = x.dtype if single is None else _promoted(single, x.dtype)
     dtype = sized or single
-    return dtype if dtype is torch.float32 or dtype in NARROW else None
+    return dtype if dtype in WORKING or dtype in NARROW else None
+
+
+def working_dtype(kind: Arithmetic, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
+    """The dtype that a row computes in: float64 where torch does, else float32."""
+    if kind is Arithmetic.BINARY32:
+        return torch.float32
+    if kind is Arithmetic.BINARY64:
+        return torch.float64
+    asked = kwargs.get("dtype")
+    if asked is None:
+        asked = _computes_in(args, kwargs)
+    return torch.float64 if asked is torch.float64 else torch.float32
 
 
 def _promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
@@ -141,24 +169,24 @@ def unusual(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         dtypes.add(kwargs["dtype"])
     names = {
         str(dtype).removeprefix("torch.")
-        for dtype in dtypes - {torch.float32, *NARROW}
+        for dtype in dtypes - {*WORKING, *NARROW}
         if dtype.is_floating_point or dtype.is_complex or dtype in _OTHER
     }
     return "dtype " + " and ".join(sorted(names))
 
 
-def in_float32(
+def converted(
     call: Call,
     overload: Any,
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Runs the function of a row on operands converted to float32, and stores as stock does."""
+    """Runs the function of a row on operands in its dtype, and stores as stock torch does."""
     dtypes = result_dtypes(overload, args, kwargs)
-    narrow_args, narrow_kwargs = tree_map(_to_float32, (args, kwargs))
-    result = function(call, *narrow_args, **narrow_kwargs)
-    _write_back(call, overload, args, narrow_args)
+    own_args, own_kwargs = tree_map(functools.partial(_operand, call), (args, kwargs))
+    result = function(call, *own_args, **own_kwargs)
+    _write_back(call, overload, args, own_args)
     results = result if isinstance(result, (list, tuple)) else (result,)
     if dtypes is None:
         dtypes = stock_dtypes(overload, args, kwargs)
@@ -188,10 +216,13 @@ def without_integers(tree: Any, dtype: torch.dtype) -> Any:
     return tree_map(lambda x: x.to(dtype) if isinstance(x, torch.Tensor) else x, tree)
 
 
-def _to_float32(x: Any) -> Any:
-    if isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype != torch.float32:
-        return x.to(torch.float32)
-    return x
+def _operand(call: Call, x: Any) -> Any:
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == call.dtype:
+        return x
+    if x.dtype == torch.float64 and x.dim() > 0:
+        # Asked for by ``dtype=``; a float64 tensor without dimensions counts as a number.
+        return call.round(x)
+    return x.to(call.dtype)
 
 
 def store(call: Call, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -201,7 +232,7 @@ def store(call: Call, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if dtype in NARROW:
         return rounded_to(call, y, NARROW[dtype]).to(dtype)
     if dtype == torch.float32 and y.dtype == torch.float64:
-        return call.round(y)
+        return call.stored(y, dtype, call.run_rounding)
     return y.to(dtype)
 
 
@@ -210,10 +241,7 @@ def rounded_to(call: Call, y: torch.Tensor, format: str) -> torch.Tensor:
 
     The format is narrowed further where the rounding of the mode is narrower.
     """
-    inner = Call(call.overload, _narrower(call.rounding, format), call.backend, call._next_stream)
-    rounded = inner.elementwise(ROUND, y)
-    call.operations += inner.operations
-    return rounded
+    return call.stored(y, torch.float32, _narrower(call.run_rounding, format))
 
 
 @functools.cache

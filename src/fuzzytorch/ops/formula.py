@@ -8,7 +8,6 @@ draws.  Calling a formula runs it on tensors and numbers alike.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -18,23 +17,6 @@ import torch
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.program import Program
-
-EXACT_INTEGER = 2**53
-"""Integers up to this magnitude are binary64 numbers."""
-
-
-def binary32(value: Any) -> float:
-    """A Python number as torch converts it for a float32 operation: nearest binary32."""
-    if isinstance(value, int) and abs(value) > EXACT_INTEGER:
-        return torch.tensor(value).to(torch.float32).item()
-    return ctypes.c_float(value).value
-
-
-def single(x: Any) -> Any:
-    """A tensor converted to float32, a number to its binary32 value."""
-    if not isinstance(x, torch.Tensor):
-        return binary32(x)
-    return x if x.dtype == torch.float32 else x.to(torch.float32)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +33,7 @@ class Register:
         return Register(self.code, "result", len(self.code) - 1)
 
     def _of(self, x: Any) -> Register:
-        return x if isinstance(x, Register) else Register(self.code, "constant", binary32(x))
+        return x if isinstance(x, Register) else Register(self.code, "constant", float(x))
 
     def __add__(self, other: Any) -> Register:
         return self._emit("add", self, other)
@@ -95,7 +77,7 @@ def fma(a: Register, b: Any, c: Any) -> Register:
 
 
 def rounded(wide: Register) -> Register:
-    """The float32 value of a float64 operand: the rounding of a transcendental function."""
+    """The value in the format of a float64 operand: the rounding of a transcendental function."""
     return wide._emit("round", wide)
 
 
@@ -128,25 +110,27 @@ class Formula:
     def __init__(self, function: Callable[..., Register]) -> None:
         self._function = function
         self._arity = len(inspect.signature(function).parameters)
-        self._plans: dict[tuple[bool, ...], tuple[Program, tuple[float, ...]]] = {}
+        self._plans: dict[Any, tuple[Program, tuple[float, ...]]] = {}
 
     def __call__(self, call: Call, *operands: Any, out: torch.Tensor | None = None) -> torch.Tensor:
         """Runs the formula on tensors (broadcast) and Python numbers, at least one tensor.
 
-        Numbers are converted to binary32 as torch does.  ``out`` as in
+        Numbers are converted to the dtype of the call as torch does.  ``out`` as in
         :meth:`~fuzzytorch.ops.call.Call.elementwise`.
         """
         kinds = tuple([isinstance(x, torch.Tensor) for x in operands])
-        plan = self._plans.get(kinds)
+        plan = self._plans.get((call.dtype, kinds))
         if plan is None:
-            plan = self._plans[kinds] = self.plan(kinds)
+            program, constants = self.plan(kinds)
+            constants = tuple([call.number(x) for x in constants])
+            plan = self._plans[call.dtype, kinds] = program, constants
         program, constants = plan
         tensors = [x for x, tensor in zip(operands, kinds, strict=True) if tensor]
-        numbers = [binary32(x) for x, tensor in zip(operands, kinds, strict=True) if not tensor]
+        numbers = [call.number(x) for x, tensor in zip(operands, kinds, strict=True) if not tensor]
         return call.elementwise(program, *tensors, scalars=(*numbers, *constants), out=out)
 
     def plan(self, kinds: tuple[bool, ...]) -> tuple[Program, tuple[float, ...]]:
-        """The program, and the constants that follow its scalar operands.
+        """The program, and the constants that follow its scalar operands, not yet converted.
 
         Args:
             kinds: per operand, whether it is a tensor (else a number).

@@ -27,7 +27,7 @@ def _total(call: Call, start: torch.Tensor, *sources: torch.Tensor) -> torch.Ten
         and not any(torch._C._is_alias_of(x, out) for x in sources)  # type: ignore[attr-defined]
     ):
         return out
-    return start.to(torch.float32).clone(memory_format=torch.contiguous_format)
+    return start.to(call.dtype).clone(memory_format=torch.contiguous_format)
 
 
 def _strided(total: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -167,7 +167,7 @@ def scatter_with(
     if reduce not in ("add", "multiply"):
         raise RuntimeError("reduce argument must be either add or multiply.")
     if not isinstance(src, torch.Tensor):
-        src = torch.full(index.shape, float(src))
+        src = torch.full(index.shape, float(src), dtype=call.dtype)
     total = _total(call, self, src)
     combine = _add if reduce == "add" else _multiply
     combine(call, _places(self, dim, index), _source(src, index), total)
@@ -226,7 +226,7 @@ def _reduce_into(
         total.view(-1)[places] = 1.0 if reduce == "prod" else 0.0
     (_multiply if reduce == "prod" else _add)(call, places, source, total)
     if reduce == "mean":
-        count = torch.full((total.numel(),), float(include_self))
+        count = torch.full((total.numel(),), float(include_self), dtype=call.dtype)
         count.scatter_add_(0, places, torch.ones_like(source))
         total = DIV(call, total, count.clamp_(min=1.0).view(total.shape), out=total)
     return total
@@ -304,8 +304,8 @@ def embedding_dense_backward(
     index = _checked(index, num_weights)
     if scale_grad_by_freq:
         counts = torch.bincount(index, minlength=num_weights)[index]
-        grad = MUL(call, grad, (1.0 / counts.double()).float()[:, None])
-    total = torch.zeros(num_weights, width)
+        grad = MUL(call, grad, DIV(call, 1.0, counts)[:, None])
+    total = torch.zeros(num_weights, width, dtype=call.dtype)
     return call.accumulate(index, grad, total)
 
 
@@ -313,7 +313,7 @@ def overlapping(
     call: Call, grad: torch.Tensor, numbers: torch.Tensor, shape: Sequence[int]
 ) -> torch.Tensor:
     """Adds every element of a gradient to the element that its copy was taken from."""
-    total = torch.zeros(shape)
+    total = torch.zeros(shape, dtype=call.dtype)
     _add(call, numbers.reshape(-1), grad, total)
     return total
 

@@ -1,7 +1,7 @@
 """Matrix products, their sums with a scaled input, and distances between rows.
 
 The order of a product is that of ``gemm`` (:mod:`fuzzytorch.backends.protocol`): fused
-multiply-adds along K in blocks of 256.  ``alpha`` and ``beta`` cost a rounding only
+multiply-adds along K in blocks of 192.  ``alpha`` and ``beta`` cost a rounding only
 where they are not 1, and an input with ``beta = 0`` is not read, as in stock torch.
 """
 
@@ -161,7 +161,7 @@ def euclidean_dist(call: Call, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tens
 def _length(call: Call, difference: torch.Tensor, p: float) -> torch.Tensor:
     """The p-norm over the last dimension, as the distance kernels accumulate it."""
     if p == 0:
-        return (difference != 0).sum(-1, dtype=torch.float32)
+        return (difference != 0).sum(-1, dtype=call.dtype)
     if p == 1:
         return call.reduce("sum_abs", difference, [-1])
     if p == 2:

@@ -11,7 +11,7 @@ import torch
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.formula import Formula, maximum
-from fuzzytorch.ops.pointwise import DIV, MUL
+from fuzzytorch.ops.pointwise import DIV, MUL, quotient
 from fuzzytorch.table import Row, Verdict
 
 NONE: Final = 0
@@ -46,9 +46,7 @@ def mse_loss_backward(
 ) -> torch.Tensor:
     scale: float | torch.Tensor = 2.0
     if reduction == MEAN and x.numel():
-        # One number for all elements, rounded once, as stock torch converts it.
-        exact = torch.full((), 2.0 / x.numel(), dtype=torch.float64, device=x.device)
-        scale = call.round(exact)
+        scale = quotient(call, 2.0, x.numel(), x.device)
     return SQUARED_ERROR_GRADIENT(call, x, target, grad, scale)
 
 
@@ -109,10 +107,12 @@ def _classes(x: torch.Tensor) -> int:
     return 0 if x.dim() == 1 else 1
 
 
-def _weights(target: torch.Tensor, kept: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+def _weights(
+    call: Call, target: torch.Tensor, kept: torch.Tensor, weight: torch.Tensor | None
+) -> torch.Tensor:
     """The weight of every sample: 0 where it is ignored."""
     if weight is None:
-        return kept.to(torch.float32)
+        return kept.to(call.dtype)
     return weight[target] * kept
 
 
@@ -133,7 +133,7 @@ def nll_loss(
     losses = losses.masked_fill(~kept, 0.0)
     if reduction == NONE and x.dim() > 1:
         return losses.contiguous(), x.new_zeros(())
-    weights = _weights(index, kept, weight)
+    weights = _weights(call, index, kept, weight)
     total_weight = weights.sum() if weight is None else call.reduce("sum", weights)
     total = call.reduce("sum", losses)
     if reduction == MEAN:

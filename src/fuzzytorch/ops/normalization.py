@@ -14,7 +14,7 @@ import torch
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.formula import Formula, fma, sqrt
-from fuzzytorch.ops.pointwise import DIV, MUL, SQRT, SUB
+from fuzzytorch.ops.pointwise import DIV, MUL, SQRT, SUB, quotient
 from fuzzytorch.ops.reduction import vector_norm
 from fuzzytorch.table import Row, Verdict
 
@@ -46,11 +46,6 @@ def _moments(call: Call, rows: torch.Tensor, eps: float) -> tuple[torch.Tensor, 
     return mean, RECIPROCAL_DEVIATION(call, squares, count, eps)
 
 
-def _reciprocal(call: Call, count: int, device: torch.device) -> torch.Tensor:
-    """``1 / count`` as one rounded number that all rows share."""
-    return call.round(torch.full((), 1.0 / count, dtype=torch.float64, device=device))
-
-
 def layer_norm(
     call: Call,
     x: torch.Tensor,
@@ -63,7 +58,7 @@ def layer_norm(
     statistics = [*x.shape[:leading], *[1] * len(normalized_shape)]
     if x.numel() == 0:
         empty = x.new_zeros(statistics)
-        return torch.empty(x.shape), empty, empty.clone()
+        return x.new_empty(x.shape), empty, empty.clone()
     rows = x.reshape(-1, math.prod(normalized_shape))
     mean, rstd = _moments(call, rows, eps)
     gamma = None if weight is None else weight.reshape(1, -1)
@@ -92,7 +87,7 @@ def layer_norm_backward(
 ) -> tuple[torch.Tensor | None, ...]:
     count = math.prod(normalized_shape)
     if x.numel() == 0:
-        zeros = [torch.zeros(x.shape), *[torch.zeros(tuple(normalized_shape)) for _ in range(2)]]
+        zeros = [x.new_zeros(x.shape), *[x.new_zeros(tuple(normalized_shape)) for _ in range(2)]]
         return tuple(z if wanted else None for z, wanted in zip(zeros, output_mask, strict=True))
     g, rows = grad.reshape(-1, count), x.reshape(-1, count)
     mean, rstd = mean.reshape(-1, 1), rstd.reshape(-1, 1)
@@ -102,7 +97,7 @@ def layer_norm_backward(
         weighted = g if gamma is None else MUL(call, g, gamma)
         ds = call.reduce("dot", weighted, [1], keepdim=True, y=rows)
         db = call.reduce("sum", weighted, [1], keepdim=True)
-        scale = _reciprocal(call, count, x.device)
+        scale = quotient(call, 1.0, count, x.device)
         slope = SLOPE(call, ds, db, mean, rstd, scale)
         offset = OFFSET(call, slope, mean, db, rstd, scale)
         grad_x = LAYER_GRADIENT(call, weighted, rows, rstd, slope, offset)
@@ -157,7 +152,7 @@ def group_norm_backward(
     output_mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...]:
     if x.numel() == 0:
-        zeros = (torch.zeros_like(x), torch.zeros(C), torch.zeros(C))
+        zeros = (torch.zeros_like(x), x.new_zeros(C), x.new_zeros(C))
         return tuple(z if wanted else None for z, wanted in zip(zeros, output_mask, strict=True))
     per_channel = (N, group, C // group, HxW)
     centre, deviation = mean.reshape(N, group, 1), rstd.reshape(N, group, 1)
@@ -165,7 +160,7 @@ def group_norm_backward(
     db = call.reduce("sum", grad.reshape(per_channel), [3])
     grad_x = grad_weight = grad_bias = None
     if output_mask[0]:
-        share = _reciprocal(call, HxW * (C // group), x.device)
+        share = quotient(call, 1.0, HxW * (C // group), x.device)
         scale = deviation.expand(N, group, C // group)
         if weight is None:
             ds_sum = call.reduce("sum", ds, [2], keepdim=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula, binary32, fma, select, single, sqrt
+from fuzzytorch.ops.formula import Formula, fma, select, sqrt
 from fuzzytorch.table import Row, Verdict
 
 ADD = Formula(lambda a, b: a + b)
@@ -80,35 +80,44 @@ def div(call: Call, self: Any, other: Any, rounding_mode: str | None = None) -> 
 
 def floor_divide(call: Call, self: Any, other: Any) -> torch.Tensor:
     """``(self - fmod) / other``, one less for opposite signs, moved to the nearest integer."""
-    a, b = single(self), single(other)
+    a, b = call.operand(self), call.operand(other)
     mod = torch.fmod(_tensor(a, b), b)
-    quotient = FLOOR_QUOTIENT(call, a, mod, b, _opposite(mod, b))
+    quotient = FLOOR_QUOTIENT(call, a, mod, b, _opposite(call, mod, b))
     floor = quotient.floor()
     floor = torch.where(quotient - floor > 0.5, floor + 1.0, floor)
     # Of the plain quotient stock torch takes the sign of a zero and division by zero only.
     plain = torch.div(a, b)
-    floor = torch.where(quotient == 0, torch.copysign(torch.zeros(()), plain), floor)
+    floor = torch.where(quotient == 0, torch.copysign(torch.zeros_like(plain), plain), floor)
     return torch.where(torch.as_tensor(b) == 0, plain, floor)
 
 
 def remainder(call: Call, self: Any, other: Any) -> torch.Tensor:
     """``fmod`` (exact), plus ``other`` where the signs differ."""
-    a, b = single(self), single(other)
+    a, b = call.operand(self), call.operand(other)
     mod = torch.fmod(_tensor(a, b), b)
-    return REMAINDER(call, mod, b, _opposite(mod, b), out=call.out)
+    return REMAINDER(call, mod, b, _opposite(call, mod, b), out=call.out)
 
 
 def _tensor(a: Any, like: Any) -> torch.Tensor:
-    return a if isinstance(a, torch.Tensor) else torch.full((), a, device=like.device)
+    return (
+        a
+        if isinstance(a, torch.Tensor)
+        else torch.full((), a, dtype=like.dtype, device=like.device)
+    )
 
 
-def _opposite(mod: torch.Tensor, b: Any) -> torch.Tensor:
-    return ((mod != 0) & ((mod < 0) != (b < 0))).to(torch.float32)
+def _opposite(call: Call, mod: torch.Tensor, b: Any) -> torch.Tensor:
+    return ((mod != 0) & ((mod < 0) != (b < 0))).to(call.dtype)
 
 
 def reciprocal(call: Call, self: torch.Tensor) -> torch.Tensor:
     """``1 / self``."""
     return DIV(call, 1.0, self, out=call.out)
+
+
+def quotient(call: Call, a: float, b: int, device: torch.device) -> torch.Tensor:
+    """``a / b`` as one rounded number that all elements share."""
+    return DIV(call, torch.full((), a, dtype=call.dtype, device=device), b)
 
 
 def root(call: Call, self: torch.Tensor) -> torch.Tensor:
@@ -129,9 +138,9 @@ def square(call: Call, self: torch.Tensor) -> torch.Tensor:
 def pow_scalar(call: Call, self: torch.Tensor, exponent: Any) -> torch.Tensor:
     """A power: multiplications, roots and reciprocals where stock torch uses them."""
     if exponent == 0:
-        return torch.ones_like(self, dtype=torch.float32)
+        return torch.ones_like(self, dtype=call.dtype)
     if exponent == 1:
-        return single(self).clone()
+        return call.operand(self).clone()
     if exponent == 2:
         return square(call, self)
     if exponent == -1:
@@ -139,18 +148,18 @@ def pow_scalar(call: Call, self: torch.Tensor, exponent: Any) -> torch.Tensor:
     special = {3: CUBE, 0.5: SQRT, -0.5: RSQRT, -2: RECIPROCAL_SQUARE}.get(exponent)
     if special is not None:
         return special(call, self, out=call.out)
-    return call.via_binary64(torch.pow, single(self), binary32(exponent), out=call.out)
+    return call.via_binary64(torch.pow, call.operand(self), call.number(exponent), out=call.out)
 
 
 def pow_base(call: Call, self: Any, exponent: torch.Tensor) -> torch.Tensor:
     """A number to the power of a tensor, contiguous; 1 to any power is exact."""
     contiguous = torch.contiguous_format
     if self == 1:
-        return torch.ones_like(exponent, dtype=torch.float32, memory_format=contiguous)
+        return torch.ones_like(exponent, dtype=call.dtype, memory_format=contiguous)
     out = call.out
     if out is None:
-        out = torch.empty_like(exponent, dtype=torch.float32, memory_format=contiguous)
-    return call.via_binary64(torch.pow, binary32(self), single(exponent), out=out)
+        out = torch.empty_like(exponent, dtype=call.dtype, memory_format=contiguous)
+    return call.via_binary64(torch.pow, call.number(self), call.operand(exponent), out=out)
 
 
 def addcmul(call: Call, self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> torch.Tensor:
@@ -165,19 +174,19 @@ def addcdiv(call: Call, self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -
 
 def lerp_scalar(call: Call, self: torch.Tensor, end: torch.Tensor, weight: Any) -> torch.Tensor:
     """Interpolation from the nearer end: a difference and a fused multiply-add."""
-    formula = LERP_NEAR_START if abs(binary32(weight)) < 0.5 else LERP_NEAR_END
+    formula = LERP_NEAR_START if abs(call.number(weight)) < 0.5 else LERP_NEAR_END
     return formula(call, self, end, weight, out=call.out)
 
 
 def lerp(call: Call, self: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """:func:`lerp_scalar` with a weight per element."""
-    small = (weight.abs() < 0.5).to(torch.float32)
+    small = (weight.abs() < 0.5).to(call.dtype)
     return LERP(call, self, end, weight, small, out=call.out)
 
 
 def round_decimals(call: Call, self: torch.Tensor, *, decimals: int) -> torch.Tensor:
     """Scaling by a power of ten, an exact rounding to integers, scaling back."""
-    ten = binary32(10.0 ** abs(decimals))
+    ten = call.number(10.0 ** abs(decimals))
     if decimals == 0:
         return self.round()
     scale, back = (MUL, DIV) if decimals > 0 else (DIV, MUL)

@@ -44,7 +44,9 @@ def _stored(
     y: torch.Tensor, shape: Sequence[int], like: torch.Tensor, last: torch.memory_format | None
 ) -> torch.Tensor:
     """``y`` in this shape, in the memory format of ``like`` if that is ``last``."""
-    out = torch.empty(shape, device=y.device, memory_format=_memory_format(like, last))
+    out = torch.empty(
+        shape, dtype=y.dtype, device=y.device, memory_format=_memory_format(like, last)
+    )
     return out.copy_(y.reshape(shape))
 
 
@@ -85,7 +87,7 @@ def _mean_of(taps: int) -> Program:
     return Program(taps, 1, (*adds, ("div", 2 * taps - 1, taps)))
 
 
-def _divisor(axes: Sequence[Axis], override: int | None) -> int | torch.Tensor:
+def _divisor(call: Call, axes: Sequence[Axis], override: int | None) -> int | torch.Tensor:
     """What every average is divided by: one number where it is the same for all."""
     if override is not None:
         return override
@@ -93,7 +95,7 @@ def _divisor(axes: Sequence[Axis], override: int | None) -> int | torch.Tensor:
     for axis in axes[1:]:
         counts = counts.unsqueeze(-1) * axis.lengths
     first = int(counts.flatten()[0]) if counts.numel() else 1
-    return first if bool((counts == first).all()) else counts.to(torch.float32)
+    return first if bool((counts == first).all()) else counts.to(call.dtype)
 
 
 def _average(dimensions: int) -> Callable[..., torch.Tensor]:
@@ -111,8 +113,9 @@ def _average(dimensions: int) -> Callable[..., torch.Tensor]:
             x, dimensions, kernel_size, stride, padding, ceil_mode, count_include_pad
         )
         shape = (*x.shape[:-dimensions], *(axis.outputs for axis in axes))
-        out = torch.empty(shape, memory_format=_memory_format(x, _kept(dimensions)))
-        divisor = _divisor(axes, divisor_override)
+        chosen = _memory_format(x, _kept(dimensions))
+        out = torch.empty(shape, dtype=call.dtype, memory_format=chosen)
+        divisor = _divisor(call, axes, divisor_override)
         taps = _strided_taps(x, axes)
         if taps and not isinstance(divisor, torch.Tensor):
             return call.elementwise(_mean_of(len(taps)), *taps, scalars=(divisor,), out=out)
@@ -136,7 +139,7 @@ def _average_backward(dimensions: int) -> Callable[..., torch.Tensor]:
         axes = regular_axes(
             x, dimensions, kernel_size, stride, padding, ceil_mode, count_include_pad
         )
-        shares = DIV(call, grad, _divisor(axes, divisor_override))
+        shares = DIV(call, grad, _divisor(call, axes, divisor_override))
         return _spread(call, shares, x, axes)
 
     return average_backward
@@ -165,7 +168,7 @@ def _gathered(
     places = math.prod(shape[-dimensions:])
     by_place = shares.reshape(-1, shares.shape[-1]).t()
     terms = by_place.contiguous() if source is None else by_place[source]
-    total = torch.zeros(places, by_place.shape[1])
+    total = torch.zeros(places, by_place.shape[1], dtype=call.dtype)
     call.accumulate(target, terms, total)
     return _stored(total.t(), shape, like, _kept(dimensions))
 
@@ -187,7 +190,7 @@ def _divided(
 ) -> torch.Tensor:
     """``y`` over the length of its window in every dimension: one division for each."""
     for d, axis in enumerate(axes):
-        lengths = axis.lengths.to(torch.float32).view(-1, *[1] * (len(axes) - 1 - d))
+        lengths = axis.lengths.to(call.dtype).view(-1, *[1] * (len(axes) - 1 - d))
         y = DIV(call, y, lengths, out=out)
     return y
 
@@ -210,14 +213,14 @@ def _maximum_backward(
         places = math.prod(x.shape[-dimensions:])
         positions = indices.reshape(-1, math.prod(indices.shape[-dimensions:]))
         rounding = call.rounding
-        exact = rounding.is_binary32 and rounding.mode != "ud"
-        if exact and _disjoint(dimensions, geometry):
+        own = rounding.is_binary32 or rounding.is_binary64
+        if own and rounding.mode != "ud" and _disjoint(dimensions, geometry):
             # No position gains twice, and adding a number of the format to zero is exact.
-            planes = torch.zeros(positions.shape[0], places)
+            planes = torch.zeros(positions.shape[0], places, dtype=call.dtype)
             total = planes.scatter_(1, positions, grad.reshape(positions.shape))
         else:
             planes = torch.arange(positions.shape[0])[:, None] * places
-            total = torch.zeros(positions.shape[0] * places, 1)
+            total = torch.zeros(positions.shape[0] * places, 1, dtype=call.dtype)
             call.accumulate((positions + planes).flatten(), grad.reshape(-1, 1), total)
         return _stored(total, x.shape, x, last)
 

@@ -96,7 +96,7 @@ def vector_norm(
     if ord == 1:
         return call.reduce("sum_abs", x, dims, keepdim)
     if ord == 0:
-        return call.reduce("sum", (x != 0).to(torch.float32), dims, keepdim)
+        return call.reduce("sum", (x != 0).to(call.dtype), dims, keepdim)
     if math.isinf(ord):
         extreme = torch.amax if ord > 0 else torch.amin
         if x.numel() == 0 and ord > 0:
@@ -123,11 +123,40 @@ def dist(call: Call, x: torch.Tensor, y: torch.Tensor, p: float = 2) -> torch.Te
 
 
 def _variance(
-    call: Call, x: torch.Tensor, dim: Dims, correction: float | None, keepdim: bool, root: bool
+    call: Call,
+    x: torch.Tensor,
+    dim: Dims,
+    correction: float | None,
+    keepdim: bool,
+    root: bool,
+    both: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Variance (or its root) and mean, float64, before the one rounding to binary32."""
-    wide = x.to(torch.float64, memory_format=torch.contiguous_format)
+    """Variance (or its root) and mean; of the mean no use is made unless ``both``."""
     correction = 1 if correction is None else correction
+    if call.dtype == torch.float64:
+        return _two_pass(call, x, dim, correction, keepdim, root)
+    spread, centre = _wide_variance(x, dim, correction, keepdim, root)
+    return call.round(spread), call.round(centre) if both else centre
+
+
+def _two_pass(
+    call: Call, x: torch.Tensor, dim: Dims, correction: float, keepdim: bool, root: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As :func:`_variance` where no wider type can hold the sums: every step is rounded."""
+    dims = _reduced(x, dim)
+    count = math.prod(x.shape[d] for d in dims)
+    centre = DIV(call, call.reduce("sum", x, dims, True), count)
+    squares = call.reduce("sum_squares", SUB(call, x, centre), dims, True)
+    spread = DIV(call, squares, max(count - correction, 0.0))
+    spread = SQRT(call, spread) if root else spread
+    return (spread, centre) if keepdim else (spread.squeeze(dims), centre.squeeze(dims))
+
+
+def _wide_variance(
+    x: torch.Tensor, dim: Dims, correction: float, keepdim: bool, root: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Variance (or its root) and mean of float32 values, float64, not yet rounded."""
+    wide = x.to(torch.float64, memory_format=torch.contiguous_format)
     moments = torch.std_mean if root else torch.var_mean
     reduced = _reduced(x, dim)
     kept = [n for d, n in enumerate(x.shape) if d not in reduced]
@@ -148,7 +177,7 @@ def var(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> torch.Tensor:
-    return call.round(_variance(call, x, dim, correction, keepdim, False)[0])
+    return _variance(call, x, dim, correction, keepdim, False)[0]
 
 
 def std(
@@ -159,7 +188,7 @@ def std(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> torch.Tensor:
-    return call.round(_variance(call, x, dim, correction, keepdim, True)[0])
+    return _variance(call, x, dim, correction, keepdim, True)[0]
 
 
 def var_mean(
@@ -170,8 +199,7 @@ def var_mean(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    spread, centre = _variance(call, x, dim, correction, keepdim, False)
-    return call.round(spread), call.round(centre)
+    return _variance(call, x, dim, correction, keepdim, False, both=True)
 
 
 def std_mean(
@@ -182,24 +210,19 @@ def std_mean(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    spread, centre = _variance(call, x, dim, correction, keepdim, True)
-    return call.round(spread), call.round(centre)
+    return _variance(call, x, dim, correction, keepdim, True, both=True)
 
 
 def cumsum(
     call: Call, x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    return call.scan("sum", _binary32(x), dim).contiguous()
+    return call.scan("sum", call.operand(x), dim).contiguous()
 
 
 def cumprod(
     call: Call, x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    return call.scan("prod", _binary32(x), dim).contiguous()
-
-
-def _binary32(x: torch.Tensor) -> torch.Tensor:
-    return x.to(torch.float32)
+    return call.scan("prod", call.operand(x), dim).contiguous()
 
 
 def logcumsumexp(call: Call, x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -207,7 +230,7 @@ def logcumsumexp(call: Call, x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def logsumexp(call: Call, x: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
-    x = _binary32(x)
+    x = call.operand(x)
     dims = _reduced(x, dim)
     if x.numel() == 0:
         y = call.reduce("sum", x, dims, True)
@@ -231,7 +254,10 @@ _SUM = "every addition is rounded"
 _MEAN = "every addition, then the division by the count"
 _PROD = "every multiplication is rounded"
 _NORM = "squares fused with their sum, then the root; other powers once, from binary64"
-_VAR = "one rounding of the binary64 result, which stock torch accumulates in binary64 too"
+_VAR = (
+    "one rounding of the binary64 result, which stock torch accumulates in binary64 too; for "
+    "float64 every step of the mean and of the two-pass sum of squares"
+)
 
 ROWS: tuple[Row, ...] = (
     _row("sum.default", total, _SUM),
@@ -254,12 +280,12 @@ ROWS: tuple[Row, ...] = (
     _row(
         "cumsum.default",
         cumsum,
-        "every addition of one binary32 chain (stock torch keeps a binary64 total)",
+        "every addition of one chain (for float32 stock torch keeps a binary64 total)",
     ),
     _row(
         "cumprod.default",
         cumprod,
-        "every multiplication of one binary32 chain (stock torch keeps a binary64 product)",
+        "every multiplication of one chain (for float32 stock torch keeps a binary64 product)",
     ),
     _row(
         "logsumexp.default",

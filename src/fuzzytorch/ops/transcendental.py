@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula, binary32, fma, select, single
+from fuzzytorch.ops.formula import Formula, fma, select
 from fuzzytorch.ops.pointwise import MUL
 from fuzzytorch.table import Row, Verdict
 
@@ -27,12 +27,14 @@ DIV_IF = Formula(lambda condition, a, b, otherwise: select(condition, a / b, oth
 
 def logaddexp(call: Call, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """``max + log(1 + exp(-|self - other|))``: every function and every sum rounded."""
-    return _logaddexp(call, single(self), single(other), torch.exp, 1.0)
+    return _logaddexp(call, call.operand(self), call.operand(other), torch.exp, 1.0)
 
 
 def logaddexp2(call: Call, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """:func:`logaddexp` to base 2; the change of base is fused with the sum."""
-    return _logaddexp(call, single(self), single(other), torch.exp2, 1.0 / math.log(2.0))
+    return _logaddexp(
+        call, call.operand(self), call.operand(other), torch.exp2, 1.0 / math.log(2.0)
+    )
 
 
 def _logaddexp(
@@ -44,7 +46,7 @@ def _logaddexp(
 ) -> torch.Tensor:
     power = call.via_binary64(exp, MINUS_DISTANCE(call, a, b))
     logarithm = call.via_binary64(torch.log1p, power)
-    same_infinity = ((a == b) & a.isinf()).to(torch.float32)
+    same_infinity = ((a == b) & a.isinf()).to(call.dtype)
     return ADD_UNLESS(call, same_infinity, torch.maximum(a, b), logarithm, scale, out=call.out)
 
 
@@ -52,42 +54,42 @@ def x_times_log(
     call: Call, self: Any, other: Any, log: Callable[..., torch.Tensor] = torch.log
 ) -> torch.Tensor:
     """``self * log(other)``, zero where ``self`` is."""
-    x, y = single(self), single(other)
-    y = y if isinstance(y, torch.Tensor) else torch.full((), y, device=x.device)
+    x, y = call.operand(self), call.operand(other)
+    y = y if isinstance(y, torch.Tensor) else torch.full((), y, dtype=x.dtype, device=x.device)
     nonzero = (torch.as_tensor(x, device=y.device) != 0) | y.isnan()
     logarithm = call.via_binary64(log, y)
-    return MUL_IF(call, nonzero.to(torch.float32), x, logarithm, out=call.out)
+    return MUL_IF(call, nonzero.to(call.dtype), x, logarithm, out=call.out)
 
 
 def entr(call: Call, self: torch.Tensor) -> torch.Tensor:
     """``-x * log(x)`` for positive x; limits elsewhere."""
-    x = single(self)
+    x = call.operand(self)
     product = MUL(call, -x, call.via_binary64(torch.log, x))
     return torch.where(x > 0, product, torch.where(x == 0, 0.0, torch.where(x < 0, -math.inf, x)))
 
 
 def logit(call: Call, self: torch.Tensor, eps: float | None = None) -> torch.Tensor:
     """``log(x / (1 - x))``: a difference, a quotient and a logarithm."""
-    x = single(self)
+    x = call.operand(self)
     if eps is not None:
-        low = binary32(eps)
-        x = x.clamp(low, binary32(1.0 - low))
+        low = call.number(eps)
+        x = x.clamp(low, call.number(1.0 - low))
     return call.via_binary64(torch.log, ODDS(call, x), out=call.out)
 
 
 def sinc(call: Call, self: torch.Tensor) -> torch.Tensor:
     """``sin(pi x) / (pi x)``: a product, a sine and a quotient."""
-    x = single(self)
+    x = call.operand(self)
     product = MUL(call, x, math.pi)
     sine = call.via_binary64(torch.sin, product)
-    return DIV_IF(call, (x != 0).to(torch.float32), sine, product, 1.0, out=call.out)
+    return DIV_IF(call, (x != 0).to(call.dtype), sine, product, 1.0, out=call.out)
 
 
 def evaluated(
     call: Call, *operands: Any, function: Callable[..., torch.Tensor], **keywords: Any
 ) -> torch.Tensor:
-    """A function of float32 operands evaluated in binary64, then one rounding."""
-    operands = tuple(x if type(x) is int else single(x) for x in operands)
+    """A function evaluated in binary64, then one rounding."""
+    operands = tuple(x if type(x) is int else call.operand(x) for x in operands)
     return call.via_binary64(function, *operands, out=call.out, **keywords)
 
 

@@ -84,14 +84,17 @@ def split(
 
 
 def direct(
-    variant: Variant, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Sequence[torch.Tensor]
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    targets: Sequence[torch.Tensor],
+    dtype: torch.dtype,
 ) -> torch.Tensor | None:
-    """The target if a kernel may write it while it reads the arguments, else ``None``.
+    """The target if a kernel of ``dtype`` may write it while it reads the arguments, else ``None``.
 
     It may where no other argument shares memory with it, except as the identical view.
     """
     target = targets[0]
-    if len(targets) > 1 or target.dtype != torch.float32 or not is_dense(target):
+    if len(targets) > 1 or target.dtype != dtype or not is_dense(target):
         return None
     if _overlaps_itself(target):
         return None

@@ -1,0 +1,379 @@
+// Policies for binary64 tensors, which have no wider type to compute in.
+//
+//   Rn64        the machine's own arithmetic
+//   Ud64        its nearest result, then one integer step up or down
+//   Sr64        the nearest result and its error, exactly: one step toward the exact
+//               result with probability error / step
+//   Cestac64    the machine's directed rounding, per lane (AVX-512)
+//   Directed64  the nearest result, one step up or down where the error says so
+//   Generic     narrower formats
+#pragma once
+
+#include "policy.h"
+
+namespace prism {
+namespace PRISM_ISA {
+
+// The nearest result and what it lacks to the exact one.
+struct Split {
+  D16 s, e;
+};
+
+PRISM_INLINE D16 negate(D16 x) {
+  PRISM_UNROLL for (int i = 0; i < kD; ++i) x.v[i] = -x.v[i];
+  return x;
+}
+
+PRISM_INLINE Split two_sum(D16 a, D16 b) {
+  const D16 s = add(a, b), bb = sub(s, a);
+  return {s, add(sub(a, sub(s, bb)), sub(b, bb))};
+}
+
+template <Op op>
+PRISM_INLINE D16 nearest(D16 a, D16 b, D16 c) {
+  if constexpr (op == Op::add) return add(a, b);
+  if constexpr (op == Op::sub) return sub(a, b);
+  if constexpr (op == Op::mul) return mul(a, b);
+  if constexpr (op == Op::div) return div(a, b);
+  if constexpr (op == Op::sqrt) return sqrt(a);
+  if constexpr (op == Op::fma) return fused(a, b, c);
+}
+
+template <Op op>
+PRISM_INLINE Split split(D16 a, D16 b, D16 c) {
+  if constexpr (op == Op::add) return two_sum(a, b);
+  if constexpr (op == Op::sub) return two_sum(a, negate(b));
+  if constexpr (op == Op::mul) {
+    const D16 p = mul(a, b);
+    return {p, fused(a, b, negate(p))};
+  }
+  if constexpr (op == Op::div) {
+    const D16 q = div(a, b);
+    return {q, div(fused(negate(q), b, a), b)};
+  }
+  if constexpr (op == Op::sqrt) {
+    const D16 q = sqrt(a);
+    return {q, div(fused(negate(q), q, a), add(q, q))};
+  }
+  if constexpr (op == Op::fma) {
+    const D16 p = mul(a, b);
+    const Split t = two_sum(p, c);
+    const D16 lacking = add(fused(a, b, negate(p)), t.e);
+    Split r = two_sum(t.s, lacking);
+    // Inf stays, beside which the errors are NaN, and -0, which a sum with +0 would not keep.
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+      const vl moves = (lacking.v[i] < 0) | (lacking.v[i] > 0);
+      r.s.v[i] = (vd)(((vl)r.s.v[i] & moves) | ((vl)t.s.v[i] & ~moves));
+    }
+    return r;
+  }
+}
+
+constexpr std::int64_t kMagnitude = 0x7FFFFFFFFFFFFFFF;
+
+// +1 where x grows in magnitude toward the sign of e, -1 elsewhere.
+PRISM_INLINE vl step_toward(vd x, vd e) { return (((vl)x ^ (vl)e) >> 63) | 1; }
+
+// Lanes of all ones where the bit is set.
+PRISM_INLINE L16 bit_lanes(const Generator& g, int step) {
+  L16 r;
+#if defined(__AVX512F__)
+  const __mmask16 m = _mm512_test_epi32_mask(g.s, _mm512_set1_epi32(1 << (step & 31)));
+  r.v[0] = (vl)_mm512_movm_epi64((__mmask8)m);
+  r.v[1] = (vl)_mm512_movm_epi64((__mmask8)(m >> 8));
+#elif defined(__AVX2__)
+  const __m128i shift = _mm_cvtsi32_si128(31 - (step & 31));
+  PRISM_UNROLL for (int i = 0; i < 4; ++i) {
+    const __m128i sign = _mm_srai_epi32(_mm_sll_epi32(g.s[i], shift), 31);
+    r.v[i] = (vl)_mm256_cvtepi32_epi64(sign);
+  }
+#else
+  std::uint32_t w[kLanes];
+  g.words(w);
+  for (int c = 0; c < kLanes; ++c) {
+    r.v[c / kDoubles][c % kDoubles] = -(std::int64_t)((w[c] >> (step & 31)) & 1);
+  }
+#endif
+  return r;
+}
+
+// Zero, Inf and NaN stay; any other number moves one step, up in magnitude where set.
+PRISM_INLINE D16 step_up_or_down(D16 x, L16 up) {
+  PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+    const vl below = ((vl)x.v[i] & kMagnitude) - 1;
+    const vl moves = (below > -1) & (below < 0x7FEFFFFFFFFFFFFF);
+    x.v[i] = (vd)((vl)x.v[i] + ((~up.v[i] | 1) & moves));
+  }
+  return x;
+}
+
+// A value of which only the nearest binary64 number is known (a transcendental function):
+// its last bits tell nothing about the rest, unless they are zero as in an exact result.
+PRISM_INLINE vl looks_exact(vd x) { return ((vl)x & 0xFFFFFF) == 0; }
+
+struct Double64 {
+  using Elem = double;
+  using Wide = D16;
+  using Packed = double;
+  PRISM_INLINE static Wide load(const double* p) { return PRISM_ISA::load(p); }
+  PRISM_INLINE static void store(double* p, Wide x) { PRISM_ISA::store(p, x); }
+};
+
+struct Rn64 : Double64 {
+  struct Draw {};
+  explicit Rn64(const Rounding&) {}
+  PRISM_INLINE static bool advances(int) { return false; }
+  PRISM_INLINE static Draw draw(const Generator&, int) { return {}; }
+  template <Op op, bool>
+  PRISM_INLINE Wide apply(Wide a, Wide b, Wide c, Draw) const {
+    return nearest<op>(a, b, c);
+  }
+  PRISM_INLINE Wide round_wide(D16 s, Draw) const { return s; }
+};
+
+struct Ud64 : Double64 {
+  using Draw = L16;
+  explicit Ud64(const Rounding&) {}
+  PRISM_INLINE static bool advances(int step) { return (step & 31) == 31; }
+  PRISM_INLINE static Draw draw(const Generator& g, int step) { return bit_lanes(g, step); }
+  template <Op op, bool>
+  PRISM_INLINE Wide apply(Wide a, Wide b, Wide c, const Draw& d) const {
+    return step_up_or_down(nearest<op>(a, b, c), d);
+  }
+  PRISM_INLINE Wide round_wide(D16 s, const Draw& d) const { return step_up_or_down(s, d); }
+};
+
+struct Sr64 : Double64 {
+  using Draw = L16;
+  explicit Sr64(const Rounding&) {}
+  PRISM_INLINE static bool advances(int) { return true; }
+  PRISM_INLINE static Draw draw(const Generator& g, int) { return g.uniform(); }
+  template <Op op, bool>
+  PRISM_INLINE Wide apply(Wide a, Wide b, Wide c, const Draw& d) const {
+    Split x = split<op>(a, b, c);
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+      const vd s = x.s.v[i], e = x.e.v[i];
+      const vd next = (vd)((vl)s + step_toward(s, e));
+      const vd gap = (vd)((vl)(next - s) & kMagnitude);
+      // The draw as a fraction of 1: its bits under the exponent of 2^52.
+      const vd u = ((vd)(d.v[i] | 0x4330000000000000) - 0x1p52) * 0x1p-29;
+      const vl moves = u * gap < (vd)((vl)e & kMagnitude);
+      x.s.v[i] = (vd)(((vl)next & moves) | ((vl)s & ~moves));
+    }
+    return x.s;
+  }
+  // One step up or down, each with probability 1/8: a fraction uniform within half an ulp.
+  PRISM_INLINE Wide round_wide(D16 s, const Draw& d) const {
+    L16 up;
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) up.v[i] = d.v[i] >= (7 << 26);
+    const D16 moved = step_up_or_down(s, up);
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+      const vl moves = (up.v[i] | (d.v[i] < (1 << 26))) & ~looks_exact(s.v[i]);
+      s.v[i] = (vd)(((vl)moved.v[i] & moves) | ((vl)s.v[i] & ~moves));
+    }
+    return s;
+  }
+};
+
+#if defined(__AVX512F__)
+struct Cestac64 : Double64 {
+  using Draw = __mmask16;
+  explicit Cestac64(const Rounding&) {}
+  PRISM_INLINE static bool advances(int step) { return (step & 31) == 31; }
+  PRISM_INLINE static Draw draw(const Generator& g, int step) { return bit_draw(g, step); }
+  template <Op op>
+  PRISM_INLINE static __m512d directed(__m512d a, __m512d b, __m512d c, __mmask8 up) {
+    constexpr int kUp = _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC;
+    constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+    if constexpr (op == Op::add) {
+      return _mm512_mask_add_round_pd(_mm512_add_round_pd(a, b, kDown), up, a, b, kUp);
+    } else if constexpr (op == Op::sub) {
+      return _mm512_mask_sub_round_pd(_mm512_sub_round_pd(a, b, kDown), up, a, b, kUp);
+    } else if constexpr (op == Op::mul) {
+      return _mm512_mask_mul_round_pd(_mm512_mul_round_pd(a, b, kDown), up, a, b, kUp);
+    } else if constexpr (op == Op::div) {
+      return _mm512_mask_div_round_pd(_mm512_div_round_pd(a, b, kDown), up, a, b, kUp);
+    } else if constexpr (op == Op::sqrt) {
+      return _mm512_mask_sqrt_round_pd(_mm512_sqrt_round_pd(a, kDown), up, a, kUp);
+    } else {
+      const __m512d r = _mm512_mask3_fmadd_round_pd(a, b, c, up, kUp);
+      return _mm512_mask3_fmadd_round_pd(a, b, r, _knot_mask8(up), kDown);
+    }
+  }
+  template <Op op, bool>
+  PRISM_INLINE Wide apply(Wide a, Wide b, Wide c, Draw up) const {
+    PRISM_UNROLL for (int i = 0; i < 2; ++i) {
+      a.v[i] = (vd)directed<op>((__m512d)a.v[i], (__m512d)b.v[i], (__m512d)c.v[i],
+                                (__mmask8)(up >> (8 * i)));
+    }
+    return a;
+  }
+  PRISM_INLINE Wide round_wide(D16 s, Draw up) const {
+    L16 lanes;
+    PRISM_UNROLL for (int i = 0; i < 2; ++i) {
+      // Up means toward plus infinity here, away from zero in step_up_or_down.
+      lanes.v[i] = (vl)_mm512_movm_epi64((__mmask8)(up >> (8 * i))) ^ ((vl)s.v[i] >> 63);
+    }
+    const D16 moved = step_up_or_down(s, lanes);
+    PRISM_UNROLL for (int i = 0; i < 2; ++i) { s.v[i] = looks_exact(s.v[i]) ? s.v[i] : moved.v[i]; }
+    return s;
+  }
+};
+#endif
+
+// cestac, zero, away, up and down on any machine: where a result goes.
+struct Directed {
+  using Draw = L16;  // all ones where an inexact result goes toward plus infinity in cestac
+  explicit Directed(const Rounding& r) : mode(r.mode) {}
+  const Mode mode;
+
+  bool advances(int step) const { return mode == Mode::cestac && (step & 31) == 31; }
+  Draw draw(const Generator& g, int step) const {
+    return mode == Mode::cestac ? bit_lanes(g, step) : L16{};
+  }
+  // Lanes that round toward plus infinity.
+  PRISM_INLINE vl upward(vd s, vl draw) const {
+    const vl negative = (vl)s >> 63;
+    if (mode == Mode::cestac) return draw;
+    if (mode == Mode::up) return (vl){} - 1;
+    if (mode == Mode::down) return (vl){};
+    return mode == Mode::away ? ~negative : negative;
+  }
+  // IEEE 754: an exact zero sum of unlike terms is -0 when rounding down.
+  template <Op op>
+  PRISM_INLINE vl negative_zero(vd a, vd b, vd c, vd s, vd e, vl up) const {
+    if constexpr (op != Op::add && op != Op::sub && op != Op::fma) return (vl){};
+    const vd p = op == Op::fma ? a * b : a;
+    const vd q = op == Op::fma ? c : (op == Op::sub ? -b : b);
+    const vl unlike = ~((p == 0) & (((vl)p | (vl)q) >= 0));
+    const vl down = mode == Mode::down ? (vl){} - 1 : mode == Mode::cestac ? ~up : (vl){};
+    return (s == 0) & (e == 0) & unlike & down & ~kMagnitude;
+  }
+};
+
+struct Directed64 : Double64, Directed {
+  using Directed::Directed;
+
+  template <Op op, bool>
+  Wide apply(Wide a, Wide b, Wide c, const Draw& d) const {
+    Split x = split<op>(a, b, c);
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+      const vd s = x.s.v[i], e = x.e.v[i];
+      const vl up = upward(s, d.v[i]);
+      const vl moves = ((e > 0) & up) | ((e < 0) & ~up);
+      const vl y = (vl)s + (step_toward(s, e) & moves);
+      x.s.v[i] = (vd)(y | negative_zero<op>(a.v[i], b.v[i], c.v[i], s, e, up));
+    }
+    return x.s;
+  }
+  Wide round_wide(D16 s, const Draw& d) const {
+    L16 grows;
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+      grows.v[i] = upward(s.v[i], d.v[i]) ^ ((vl)s.v[i] >> 63);
+    }
+    const D16 moved = step_up_or_down(s, grows);
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+      const vl exact = looks_exact(s.v[i]);
+      s.v[i] = (vd)(((vl)s.v[i] & exact) | ((vl)moved.v[i] & ~exact));
+    }
+    return s;
+  }
+};
+
+// The same for binary32: the exact result rounded to odd in binary64, then 29 bits cut or
+// carried.  Results that leave the normal numbers of binary32 are finished lane by lane.
+struct Directed32 : Directed {
+  using Elem = float;
+  using Wide = D16;
+  using Packed = double;
+  explicit Directed32(const Rounding& r) : Directed(r), generic(r) {}
+  const Generic<float> generic;
+
+  PRISM_INLINE static Wide load(const float* p) { return load_widened(p); }
+  PRISM_INLINE static void store(float* p, Wide x) { PRISM_ISA::store(p, narrow(x)); }
+
+  template <Op op>
+  PRISM_INLINE static Split split32(D16 a, D16 b, D16 c) {
+    if constexpr (op == Op::mul) return {mul(a, b), D16{}};
+    if constexpr (op == Op::round) return {a, D16{}};
+    if constexpr (op == Op::fma) return two_sum(mul(a, b), c);
+    if constexpr (op != Op::mul && op != Op::round && op != Op::fma) return split<op>(a, b, c);
+  }
+
+  template <Op op, bool>
+  Wide apply(Wide a, Wide b, Wide c, const Draw& d) const {
+    const Split x = split32<op>(a, b, c);
+    const D16 odd = to_odd(x.s, x.e);
+    D16 y;
+    vl leaves = {};
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+      const vd s = odd.v[i];
+      const vl up = upward(s, d.v[i]), bits = (vl)s;
+      const vl carry = (up ^ (bits >> 63)) & 0x1FFFFFFF;
+      const vl cut = (bits + carry) & ~((vl){} + 0x1FFFFFFF);
+      y.v[i] = (vd)(cut | negative_zero<op>(a.v[i], b.v[i], c.v[i], x.s.v[i], x.e.v[i], up));
+      const vl magnitude = bits & kMagnitude;
+      // Zero stays; below 2^-126 more bits go, from 2^128 - 2^103 on there may be overflow.
+      leaves |=
+          (magnitude > 0) & ((magnitude < 0x3810000000000000) | (magnitude > 0x47EFFFFFDFFFFFFF));
+    }
+    if (__builtin_expect(any_lane(leaves), 0))
+      return generic.template apply<op, true>(a, b, c, bits_of(d));
+    return y;
+  }
+  Wide round_wide(D16 s, const Draw& d) const { return apply<Op::round, true>(s, s, s, d); }
+
+ private:
+  static bool any_lane(vl x) {
+    bool any = false;
+    PRISM_UNROLL for (int j = 0; j < kDoubles; ++j) any |= x[j] != 0;
+    return any;
+  }
+  static Draws bits_of(const L16& d) {
+    Draws bits;
+    for (int i = 0; i < kLanes; ++i) {
+      bits.u[i] = d.v[i / kDoubles][i % kDoubles] != 0 ? 1 : 0;
+    }
+    return bits;
+  }
+};
+
+// Calls `body` with the policy for a rounding of tensors of float.
+template <class Body>
+PRISM_INLINE void with_policy32(const Rounding& r, Body body) {
+  if (r.binary32()) {
+    if (r.mode == Mode::sr) return body(Sr32(r));
+    if (r.mode == Mode::rn) return body(Rn32(r));
+    if (r.mode == Mode::ud) return body(Ud32(r));
+#if defined(__AVX512F__)
+    if (r.mode == Mode::cestac) return body(Cestac32(r));
+#endif
+    return body(Directed32(r));
+  }
+  body(Generic<float>(r));
+}
+
+// The same for tensors of double.
+template <class Body>
+PRISM_INLINE void with_policy64(const Rounding& r, Body body) {
+  if (!r.binary64()) return body(Generic<double>(r));
+  if (r.mode == Mode::rn) return body(Rn64(r));
+  if (r.mode == Mode::ud) return body(Ud64(r));
+  if (r.mode == Mode::sr) return body(Sr64(r));
+#if defined(__AVX512F__)
+  if (r.mode == Mode::cestac) return body(Cestac64(r));
+#endif
+  body(Directed64(r));
+}
+
+template <class T, class Body>
+PRISM_INLINE void with_policy(const Rounding& r, Body body) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    with_policy32(r, body);
+  } else {
+    with_policy64(r, body);
+  }
+}
+
+}  // namespace PRISM_ISA
+}  // namespace prism
