@@ -11,7 +11,6 @@ from typing import Any, Final
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.exact import exact_rows
 from fuzzytorch.ops.pointwise import DIV, MUL
 from fuzzytorch.table import Row, Verdict
 
@@ -184,10 +183,7 @@ def _row(name: str, function: Any, why: str, verdict: Verdict = Verdict.ROUNDED)
     return Row(f"aten.{name}.default", verdict, function, why)
 
 
-_SPARSE: Final = "_sparse_coo_tensor_with_dims_and_tensors.default"
-
 ROWS: tuple[Row, ...] = (
-    *exact_rows({"a sparse tensor, such as a gradient, is put together of its values": _SPARSE}),
     _row("_embedding_bag", embedding_bag, _BAG),
     _row("_embedding_bag_forward_only", embedding_bag, _BAG),
     _row(
