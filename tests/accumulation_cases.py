@@ -231,6 +231,35 @@ _BAGS: Final = (_index(6, 12), torch.arange(12) // 4, torch.full((3,), 4))
 _ATTENTION: Final = (normal(2, 4, 3, 5), normal(2, 2, 6, 5), normal(2, 2, 6, 5) * 0.5)
 """Queries of four heads, keys and values of two."""
 
+_LSTM: Final = (
+    *(normal(4, 2, 5), normal(12, 5), normal(12, 3), normal(12), normal(12)),
+    *(normal(2, 3), normal(2, 3) * 0.5),
+)
+"""Input of four steps, weights and biases of an LSTM of width three, its first states."""
+
+
+_FLAGS: Final = (False, False, True, True)
+
+_BAGS: Final = (_index(6, 12), torch.arange(12) // 4, torch.full((3,), 4))
+"""Indices of three bags of four, the bag of each, and their sizes."""
+
+_ATTENTION: Final = (normal(2, 4, 3, 5), normal(2, 2, 6, 5), normal(2, 2, 6, 5) * 0.5)
+"""Queries of four heads, keys and values of two."""
+
+_LSTM: Final = (
+    *(normal(4, 2, 5), normal(12, 5), normal(12, 3), normal(12), normal(12)),
+    *(normal(2, 3), normal(2, 3) * 0.5),
+)
+"""Input of four steps, weights and biases of an LSTM of width three, its first states."""
+
+
+def _stepped(*args: Any) -> list[Any]:
+    """Arguments for the gradient of an LSTM layer: those of the layer, and its results."""
+    y, h, c, workspace = torch.ops.aten.mkldnn_rnn_layer(*args, False, [], 2, 3, *_FLAGS)
+    grads = (normal(4, 2, 3), normal(2, 3), None)
+    return [*args, y, h, c, *grads, False, 2, 3, 1, True, True, False, [], False, workspace]
+
+
 _GRID: Final = normal(2, 4, 3, 2) * 0.7
 
 _LINEAR: Final = {"linear1d": (5,), "bilinear2d": (5, 8), "trilinear3d": (3, 5, 4)}
@@ -272,6 +301,8 @@ WRITTEN: Final[dict[str, list[tuple[Any, ...]]]] = {
     "aten._embedding_bag_per_sample_weights_backward.default": [
         (normal(3, 5), normal(6, 5), _BAGS[0], torch.tensor([0, 4, 8]), _BAGS[1], 0, 2)
     ],
+    "aten._grid_sampler_2d_cpu_fallback.default": [(normal(2, 3, 5, 4), _GRID, 0, 0, True)],
+    "aten.mkldnn_rnn_layer.default": [(*_LSTM, False, [], 2, 3, 1, True, False, False, True)],
     "aten.grid_sampler_2d_backward.default": [
         (normal(2, 3, 4, 3), normal(2, 3, 5, 4), _GRID, *options, [True, True])
         for options in ((0, 0, True), (0, 1, False), (0, 2, False), (1, 0, True), (2, 2, True))

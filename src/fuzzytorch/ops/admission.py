@@ -29,7 +29,8 @@ def needs_admission(row: Row, overload: Any) -> bool:
     """Whether calls of a row are to be admitted before they run.
 
     Not where stock torch would draw random numbers or write into an argument a second time
-    (batch normalization writes running statistics that its schema does not declare).
+    (batch normalization writes running statistics, and the gradient of a recurrent layer its
+    workspace, which their schemas do not declare).
     """
     return (
         row.verdict is Verdict.ROUNDED
@@ -40,7 +41,7 @@ def needs_admission(row: Row, overload: Any) -> bool:
             or str(overload) in _DRAWING_NOTHING
         )
         and not overload._schema.is_mutable
-        and not any(a.name == "running_mean" for a in overload._schema.arguments)
+        and not any(a.name in ("running_mean", "workspace") for a in overload._schema.arguments)
     )
 
 

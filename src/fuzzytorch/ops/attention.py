@@ -69,7 +69,8 @@ def flash_attention(
 ) -> tuple[torch.Tensor, ...]:
     """Attention and the logarithm of the sum of every row of weights."""
     options = {"attn_mask": attn_mask, "scale": scale}
-    if 0 in (*query.shape, *key.shape, *value.shape):
+    if dropout_p != 0 or 0 in (*query.shape, *key.shape, *value.shape):
+        # Stock torch refuses the one and computes nothing in the other.
         return call.overload(query, key, value, dropout_p, is_causal, **options)
     batch, heads, queries, width = query.shape
     keys = key.shape[2]
@@ -116,7 +117,8 @@ def flash_attention_backward(
     """Gradients of query, key and value; the weights are computed again from the logarithms."""
     args = (grad, query, key, value, out, logsumexp, dropout_p, is_causal)
     options = {"attn_mask": attn_mask, "scale": scale}
-    if 0 in (*query.shape, *key.shape, *value.shape):
+    if dropout_p != 0 or 0 in (*query.shape, *key.shape, *value.shape):
+        # Stock torch refuses the one and computes nothing in the other.
         return call.overload(*args, **options)
     batch, heads, queries, width = query.shape
     own, keys = key.shape[1], key.shape[2]

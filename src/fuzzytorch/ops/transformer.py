@@ -199,9 +199,7 @@ def _fed_forward(
 
 
 _NESTED = """
-    _nested_tensor_from_mask.default _nested_tensor_from_mask_left_aligned.default
-    _nested_tensor_from_tensor_list.default _nested_from_padded.default
-    _nested_view_from_buffer.default
+    _nested_tensor_from_mask_left_aligned.default _nested_from_padded.default
 """
 
 ROWS: tuple[Row, ...] = (
