@@ -137,6 +137,4 @@ def test_without_a_row_the_strongest_claim_that_holds_is_found(overload, verdict
 def test_no_operation_that_draws_random_numbers_is_computed_in_another_dtype():
     seeded = [o for o in aten_overloads() if torch.Tag.nondeterministic_seeded in o.tags]
     assert seeded
-    coarse = [str(o) for o in seeded if resolve(o).verdict is Verdict.COARSE]
-    # It has an argument for dropout and accepts 0 only.
-    assert coarse == ["aten._scaled_dot_product_flash_attention_for_cpu.default"]
+    assert not [str(o) for o in seeded if resolve(o).verdict is Verdict.COARSE]
