@@ -237,29 +237,6 @@ _LSTM: Final = (
 )
 """Input of four steps, weights and biases of an LSTM of width three, its first states."""
 
-
-_FLAGS: Final = (False, False, True, True)
-
-_BAGS: Final = (_index(6, 12), torch.arange(12) // 4, torch.full((3,), 4))
-"""Indices of three bags of four, the bag of each, and their sizes."""
-
-_ATTENTION: Final = (normal(2, 4, 3, 5), normal(2, 2, 6, 5), normal(2, 2, 6, 5) * 0.5)
-"""Queries of four heads, keys and values of two."""
-
-_LSTM: Final = (
-    *(normal(4, 2, 5), normal(12, 5), normal(12, 3), normal(12), normal(12)),
-    *(normal(2, 3), normal(2, 3) * 0.5),
-)
-"""Input of four steps, weights and biases of an LSTM of width three, its first states."""
-
-
-def _stepped(*args: Any) -> list[Any]:
-    """Arguments for the gradient of an LSTM layer: those of the layer, and its results."""
-    y, h, c, workspace = torch.ops.aten.mkldnn_rnn_layer(*args, False, [], 2, 3, *_FLAGS)
-    grads = (normal(4, 2, 3), normal(2, 3), None)
-    return [*args, y, h, c, *grads, False, 2, 3, 1, True, True, False, [], False, workspace]
-
-
 _GRID: Final = normal(2, 4, 3, 2) * 0.7
 
 _LINEAR: Final = {"linear1d": (5,), "bilinear2d": (5, 8), "trilinear3d": (3, 5, 4)}
