@@ -67,6 +67,22 @@ def _third(x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(x.detach().numpy().astype(np.float64) / 3).float()
 
 
+with torch.random.fork_rng():
+    torch.manual_seed(0)
+    _ENCODER: Final = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    _LSTM: Final = torch.nn.LSTM(5, 3, batch_first=True)
+
+
+def _encoded(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return _ENCODER(x)
+
+
+def _remembered(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return _LSTM(x)[0]
+
+
 def _index(n: int, rows: int) -> torch.Tensor:
     return torch.arange(n) * 5 % rows
 
@@ -199,6 +215,37 @@ OPERATIONS: Final = (
         0,
     ),
     Operation("folding", "fold", _same(1, 12, 9), lambda x: F.fold(x, (4, 4), 2)),
+    Operation(
+        "attention",
+        "attention",
+        _same(3, 2, 7, 8),
+        # Torch itself takes another algorithm where the features do not lie side by side.
+        lambda *x: F.scaled_dot_product_attention(*(v.contiguous() for v in x)),
+        3,
+    ),
+    Operation("transformer", "encoder layer", _same(1, 5, 8), _encoded),
+    Operation("recurrent", "LSTM", _same(1, 4, 5), _remembered, 0),
+    Operation(
+        "embedding_bag",
+        "bags",
+        _same(1, 5),
+        lambda w: F.embedding_bag(_index(3 * len(w), len(w)).view(-1, 3), w),
+        0,
+    ),
+    Operation(
+        "interpolation",
+        "bilinear interpolation",
+        _same(1, 2, 4, 5),
+        lambda x: F.interpolate(x, size=(7, 9), mode="bilinear"),
+    ),
+    Operation(
+        "grid_sampling",
+        "grid sampling",
+        lambda n: ((n, 2, 5, 5), (n, 3, 4, 2)),
+        lambda x, grid: F.grid_sample(x, grid - 1, align_corners=False),
+        2,
+    ),
+    Operation("multilinear", "bilinear form", lambda n: ((n, 3), (n, 4), (5, 3, 4)), F.bilinear, 2),
 )
 
 
