@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import secrets
 from collections.abc import Callable
@@ -15,12 +16,20 @@ from fuzzytorch import guards
 from fuzzytorch.active import is_under_mode, modes_above
 from fuzzytorch.active import thread as _thread
 from fuzzytorch.backends import backend_named
-from fuzzytorch.lookup import resolve, unlowered
+from fuzzytorch.lookup import has_other_rows, other_row, resolve, unlowered
 from fuzzytorch.notices import notice
 from fuzzytorch.ops.admission import admit, needs_admission
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.coarse import NotInBinary64, estimated_operations
-from fuzzytorch.ops.dtypes import Arithmetic, accepted, arithmetic, in_float32, tensors, unusual
+from fuzzytorch.ops.dtypes import (
+    Arithmetic,
+    accepted,
+    arithmetic,
+    in_float32,
+    is_inexact,
+    tensors,
+    unusual,
+)
 from fuzzytorch.ops.variants import conflicts, derived, direct, split, write
 from fuzzytorch.records import Coverage, Record
 from fuzzytorch.rounding import Rounding
@@ -30,6 +39,9 @@ from fuzzytorch.table import Row, Verdict
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 """Types of tensors that hold plain numbers; other subclasses answer for themselves."""
 
+
+_OTHER: Final = {Arithmetic.COMPLEX: "complex", Arithmetic.SPARSE: "sparse"}
+"""Operands that rows of their own compute with."""
 
 _NOTHING_ROUNDED: Final = "no floating-point operand, or no scalar operation in these calls"
 
@@ -93,7 +105,7 @@ class fuzzy(dispatch.TorchDispatchMode):
         self._numbers = itertools.count()
         self._forks = 0
         # By id, which hashes faster than an overload; the entry keeps the overload alive.
-        self._rows: dict[int, tuple[Any, Row, bool]] = {}
+        self._rows: dict[int, tuple[Any, Row, bool, bool]] = {}
         self._counts: dict[tuple[str, Verdict], list[Any]] = {}
         self._warned: set[str] = set()
         guards.continue_after_fork(self)
@@ -161,7 +173,11 @@ class fuzzy(dispatch.TorchDispatchMode):
         known = self._rows.get(id(func))
         if known is None:
             known = self._rows[id(func)] = _known(func)
-        _, row, admission = known
+        _, row, admission, others = known
+        if others:
+            operands = _OTHER.get(arithmetic(args, kwargs or {}))
+            if operands is not None:
+                row, admission = _other(func, operands) or (row, admission)
         if row.verdict is Verdict.LOWERED and _source(row, func) in thread.lowering:
             # A decomposition that comes back to where it started.
             row = _unlowered(row, func)
@@ -191,7 +207,15 @@ class fuzzy(dispatch.TorchDispatchMode):
             rest, targets = split(variant, args, kwargs)
             out = direct(variant, args, rest, targets)
             overload = variant.base
-        kind = Arithmetic.BINARY32 if row.any_dtype else arithmetic(args, rest)
+        if row.any_dtype or row.operands != "real":
+            kind = Arithmetic.BINARY32
+        else:
+            kind = arithmetic(args, rest)
+        if kind in _OTHER:
+            other = _other(func, _OTHER[kind])
+            if other is None:
+                return self._uncovered(row, func, args, kwargs, unusual(args, rest))
+            return self._run(other[0], func, args, kwargs, other[1])
         if kind is Arithmetic.NONE:
             exact, result = _without_floats(row, func, args, kwargs, rest)
             if exact:
@@ -289,7 +313,7 @@ class fuzzy(dispatch.TorchDispatchMode):
         self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], why: str
     ) -> Any:
         """Runs stock torch, counts it, and says so once by name."""
-        reads = any(_is_inexact(x) for x in tensors(args, kwargs))
+        reads = any(is_inexact(x) for x in tensors(args, kwargs))
         if self.strict and reads:
             raise RuntimeError(_complaint(row.name, why))
         result = func(*args, **kwargs)
@@ -320,13 +344,25 @@ def _rounding(
     )
 
 
-def _known(func: Any) -> tuple[Any, Row, bool]:
-    """An overload, its row, and whether its calls are to be admitted by stock torch."""
+def _known(func: Any) -> tuple[Any, Row, bool, bool]:
+    """An overload, its row, and whether its calls are to be admitted by stock torch.
+
+    Last, whether its operands must be looked at because the row takes those too for which
+    there is another one.
+    """
     if not isinstance(func, torch._ops.OpOverload):
         why = "it is not an operation of the dispatcher"
-        return func, Row(str(func), Verdict.UNCOVERED, None, why), False
+        return func, Row(str(func), Verdict.UNCOVERED, None, why), False, False
     row = resolve(func)
-    return func, row, needs_admission(row, _source(row, func))
+    others = (row.function is None or row.any_dtype) and has_other_rows(func)
+    return func, row, needs_admission(row, _source(row, func)), others
+
+
+@functools.cache
+def _other(func: Any, operands: str) -> tuple[Row, bool] | None:
+    """The row of an overload for complex or sparse operands, and whether to admit its calls."""
+    row = other_row(func, operands)
+    return None if row is None else (row, needs_admission(row, _source(row, func)))
 
 
 def _source(row: Row, func: Any) -> Any:
@@ -345,13 +381,9 @@ def current() -> fuzzy | None:
     return _thread.active[-1] if _thread.active else _thread.last
 
 
-def _is_inexact(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
-
-
 def _holds_floats(result: Any) -> bool:
     results = result if isinstance(result, (list, tuple)) else (result,)
-    return any(_is_inexact(y) for y in results)
+    return any(isinstance(y, torch.Tensor) and is_inexact(y) for y in results)
 
 
 def _without_floats(

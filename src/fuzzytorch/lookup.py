@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from fuzzytorch.ops import FAMILIES, coarse, exact, lowered, variants
-from fuzzytorch.table import Row, Table, Verdict
+from fuzzytorch.table import OPERANDS, Row, Table, Verdict
 
 
 @functools.cache
@@ -45,6 +45,34 @@ def resolve(overload: Any) -> Row:
         if base.function is not None:
             return variants.derived(overload, variant, base)
     return unlowered(overload)
+
+
+@functools.cache
+def other_row(overload: Any, operands: str) -> Row | None:
+    """The row of an overload for complex or sparse operands, or ``None`` where it has none.
+
+    Complex operands without a row of their own are computed in binary64, the components
+    rounded once.
+    """
+    row = table().get(str(overload), operands)
+    if row is not None:
+        return row
+    variant = variants.variant_of(overload)
+    base = None if variant is None else table().get(str(variant.base), operands)
+    if variant is None or base is None:
+        if operands != "complex" or resolve(overload).verdict is Verdict.EXACT:
+            return None
+        base = coarse.coarse_row(overload if variant is None else variant.base)
+        if variant is None or base is None:
+            return base
+    return variants.derived(overload, variant, base)
+
+
+def has_other_rows(overload: Any) -> bool:
+    """Whether calls with complex or sparse operands have a row that others do not."""
+    variant = variants.variant_of(overload)
+    names = [str(overload)] if variant is None else [str(overload), str(variant.base)]
+    return any(table().get(n, o) is not None for n in names for o in OPERANDS if o != "real")
 
 
 def unlowered(overload: Any) -> Row:

@@ -67,7 +67,7 @@ def _families() -> Iterator[str]:
     for family in FAMILIES:
         groups: dict[tuple[Verdict, str], list[str]] = {}
         for row in table():
-            if table().family(row.name) == family:
+            if table().family(row) == family:
                 groups.setdefault((row.verdict, row.why), []).append(row.name)
         yield f"## {family.replace('_', ' ').capitalize()}\n"
         yield "| operations | verdict | why |\n|---|---|---|"

@@ -15,6 +15,8 @@ FAMILIES: Final = (
     "indexing",
     "optimizer",
     "scaling",
+    "complex",
+    "fft",
     "linear_algebra",
     "convolution",
     "reduction",

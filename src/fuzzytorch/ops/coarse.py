@@ -65,7 +65,9 @@ def _in_binary64(overload: Any) -> Callable[..., Any]:
 def _widened(x: Any) -> Any:
     if isinstance(x, torch.Tensor) and (x.dtype == torch.float32 or x.dtype in NARROW):
         return x.to(torch.float64)
-    return torch.float64 if x is torch.float32 else x
+    if isinstance(x, torch.Tensor) and x.dtype == torch.complex64:
+        return x.to(torch.complex128)
+    return {torch.float32: torch.float64, torch.complex64: torch.complex128}.get(x, x)
 
 
 def estimated_operations(

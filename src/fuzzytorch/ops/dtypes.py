@@ -30,6 +30,8 @@ class Arithmetic(enum.Enum):
     NONE = "no floating-point tensor takes part"
     BINARY32 = "float32 throughout"
     MIXED = "float32 arithmetic on tensors that are not all float32"
+    COMPLEX = "float32 arithmetic on the components of complex numbers"
+    SPARSE = "float32 arithmetic on the stored elements of sparse tensors"
     META = "no numbers, only shapes"
     IMPOSSIBLE = "a dtype, layout or device that no row computes"
 
@@ -52,7 +54,7 @@ def arithmetic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
         if not x.is_cpu:
             return Arithmetic.META if x.is_meta else Arithmetic.IMPOSSIBLE
         if not is_dense(x):
-            return Arithmetic.IMPOSSIBLE
+            return Arithmetic.SPARSE if _sparse(args, kwargs) else Arithmetic.IMPOSSIBLE
         dtype = x.dtype
         if dtype is torch.float32:
             if kind is Arithmetic.NONE:
@@ -60,9 +62,9 @@ def arithmetic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
         elif dtype.is_floating_point or dtype.is_complex or dtype in _OTHER:
             kind = Arithmetic.MIXED
     if kind is Arithmetic.MIXED and _computes_in(args, kwargs) is None:
-        return Arithmetic.IMPOSSIBLE
+        return Arithmetic.COMPLEX if _complex(args, kwargs) else Arithmetic.IMPOSSIBLE
     if _has_complex_number(args, kwargs):
-        return Arithmetic.IMPOSSIBLE
+        return Arithmetic.COMPLEX if _complex(args, kwargs) else Arithmetic.IMPOSSIBLE
     return _as_asked(kind, kwargs["dtype"]) if "dtype" in kwargs else kind
 
 
@@ -83,6 +85,35 @@ def conversion(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
         return Arithmetic.META
     walked = all(x.is_cpu and is_dense(x) and x.dtype not in _OTHER for x in operands)
     return Arithmetic.BINARY32 if walked else Arithmetic.IMPOSSIBLE
+
+
+def _complex(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether torch computes a call in complex64: no wider tensor has a dimension."""
+    wide, found = (torch.float64, torch.complex128), _has_complex_number(args, kwargs)
+    sized = any(x.dim() > 0 and is_inexact(x) for x in tensors(args, kwargs))
+    for x in tensors(args, kwargs):
+        found = found or x.dtype.is_complex
+        narrow = x.dtype in wide and x.dim() == 0 and sized
+        if x.dtype in _OTHER or x.dtype is torch.complex32 or (x.dtype in wide and not narrow):
+            return False
+    return found and kwargs.get("dtype") in (None, torch.complex64)
+
+
+def _sparse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether every operand is a float32 or integer tensor, strided or sparse in rows or points."""
+    layouts = (torch.strided, torch.sparse_coo, torch.sparse_csr)
+    return kwargs.get("dtype") in (None, torch.float32) and all(
+        x.is_cpu
+        and x.layout in layouts
+        and not x.is_nested
+        and (x.dtype is torch.float32 or not (is_inexact(x) or x.dtype in _OTHER))
+        for x in tensors(args, kwargs)
+    )
+
+
+def is_inexact(x: torch.Tensor) -> bool:
+    """Whether a tensor holds floating-point or complex numbers."""
+    return x.is_floating_point() or x.is_complex()
 
 
 def _has_complex_number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -201,7 +232,13 @@ def _to_float32(x: Any) -> Any:
 
 
 def store(call: Call, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A result as ``dtype``: a narrower floating-point dtype costs one rounding under the mode."""
+    """A result as ``dtype``: a narrower floating-point dtype costs one rounding under the mode.
+
+    So does each component of a complex number.
+    """
+    if y.dtype is torch.complex128 and dtype is torch.complex64:
+        components = torch.view_as_real(y.resolve_conj().resolve_neg())
+        return torch.view_as_complex(store(call, components, torch.float32))
     if y.dtype == dtype or not y.dtype.is_floating_point or not dtype.is_floating_point:
         return y if y.dtype == dtype else y.to(dtype)
     if dtype in NARROW:

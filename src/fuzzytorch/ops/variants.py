@@ -70,6 +70,7 @@ def derived(overload: Any, variant: Variant, base: Row) -> Row:
         f"derived from {base.name}: {base.why}",
         base.any_dtype,
         None if base.function is None else variant,
+        base.operands,
     )
 
 

@@ -1,0 +1,62 @@
+"""Where stock torch puts the results of an operation: shapes, strides and dtypes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+Layout = tuple[torch.Size, tuple[int, ...], torch.dtype]
+"""Shape, strides and dtype of one result."""
+
+
+def stock_layouts(overload: Any, *args: Any, **kwargs: Any) -> tuple[Layout, ...]:
+    """The layouts of the results of a call, as the meta kernel of stock torch gives them."""
+    return _layouts(overload, _frozen(args), tuple((n, _frozen(x)) for n, x in kwargs.items()))
+
+
+def placed(y: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """A tensor of the same values in a layout; itself where it fits."""
+    shape, strides, dtype = layout
+    if y.shape == shape and y.stride() == strides and y.dtype == dtype:
+        return y
+    return torch.empty_strided(shape, strides, dtype=dtype, device=y.device).copy_(y)
+
+
+def _frozen(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return _Meta(x)
+    return tuple(_frozen(y) for y in x) if isinstance(x, (list, tuple)) else x
+
+
+class _Meta:
+    """What is known of a tensor without its values; equal for equal layouts."""
+
+    __slots__ = ("layout",)
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.layout = (x.shape, x.stride(), x.dtype)
+
+    def __hash__(self) -> int:
+        return hash(self.layout)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Meta) and self.layout == other.layout
+
+    def tensor(self) -> torch.Tensor:
+        shape, strides, dtype = self.layout
+        return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+
+
+@functools.lru_cache(maxsize=4096)
+def _layouts(overload: Any, args: Any, kwargs: Any) -> tuple[Layout, ...]:
+    result = overload(*_thawed(args), **{name: _thawed(x) for name, x in kwargs})
+    results = result if isinstance(result, (list, tuple)) else (result,)
+    return tuple((y.shape, y.stride(), y.dtype) for y in results)
+
+
+def _thawed(x: Any) -> Any:
+    if isinstance(x, _Meta):
+        return x.tensor()
+    return tuple(_thawed(y) for y in x) if isinstance(x, tuple) else x
