@@ -45,6 +45,8 @@ _OTHER: Final = {Arithmetic.COMPLEX: "complex", Arithmetic.SPARSE: "sparse"}
 
 _NOTHING_ROUNDED: Final = "no floating-point operand, or no scalar operation in these calls"
 
+_THESE_COARSE: Final = "for these operands torch computes it in binary64; the result is rounded"
+
 
 class fuzzy(dispatch.TorchDispatchMode):
     """Rounds every floating-point operation of torch under a mode, on this thread.
@@ -291,13 +293,15 @@ class fuzzy(dispatch.TorchDispatchMode):
         result: Any,
     ) -> None:
         verdict, operations = row.verdict, call.operations
+        if call.coarse:
+            verdict = Verdict.COARSE
         if verdict is Verdict.ROUNDED and operations == 0:
             # A conversion to a wider dtype, or nothing to compute.
             verdict = Verdict.EXACT
         elif verdict is Verdict.COARSE:
             estimate = estimated_operations(overload, args, kwargs, result)
             operations = max(operations, estimate)
-        self._count(row, verdict, operations)
+        self._count(row, verdict, operations, _THESE_COARSE if call.coarse else None)
 
     def _count(self, row: Row, verdict: Verdict, operations: int, why: str | None = None) -> None:
         key = (row.name, verdict)

@@ -18,6 +18,8 @@ FAMILIES: Final = (
     "complex",
     "fft",
     "linear_algebra",
+    "factorization",
+    "solve",
     "convolution",
     "reduction",
     "normalization",

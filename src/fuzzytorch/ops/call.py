@@ -31,9 +31,11 @@ class Call:
         out: the tensor that an in-place or ``out=`` variant writes, or ``None``.  A
             row may hand it to its last primitive; otherwise the result is copied.
         operations: scalar floating-point operations rounded so far in this call.
+        coarse: whether a row computed this call in binary64 and rounded its result only,
+            although it claims more for others.
     """
 
-    __slots__ = ("_next_stream", "backend", "operations", "out", "overload", "rounding")
+    __slots__ = ("_next_stream", "backend", "coarse", "operations", "out", "overload", "rounding")
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Call:
         self._next_stream = next_stream
         self.out = out
         self.operations = 0
+        self.coarse = False
 
     def elementwise(
         self,

@@ -286,7 +286,12 @@ def result_dtypes(
     They depend on dtypes and on which tensors have no dimension, so that the answer
     is kept.
     """
-    key = (overload, torch.get_default_dtype(), _signature(args), _signature(tuple(sorted(kwargs.items()))))
+    key = (
+        overload,
+        torch.get_default_dtype(),
+        _signature(args),
+        _signature(tuple(sorted(kwargs.items()))),
+    )
     if key not in _RESULTS:
         _RESULTS[key] = _ask_meta(overload, args, kwargs)
     return _RESULTS[key]

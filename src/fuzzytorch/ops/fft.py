@@ -17,7 +17,7 @@ import torch
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.formula import Formula, fma
-from fuzzytorch.ops.layout import placed, stock_layouts
+from fuzzytorch.ops.layout import placed, measured_layouts
 from fuzzytorch.ops.pointwise import ADD, SUB
 from fuzzytorch.table import Row, Verdict
 
@@ -148,9 +148,7 @@ def _sum_and_difference(
     SUB(call, *terms, out=targets[1])
 
 
-def _four(
-    call: Call, terms: list[torch.Tensor], targets: list[torch.Tensor], sign: int
-) -> None:
+def _four(call: Call, terms: list[torch.Tensor], targets: list[torch.Tensor], sign: int) -> None:
     even = torch.empty(2, *terms[0].shape, dtype=terms[0].dtype)
     odd = torch.empty_like(even)
     _sum_and_difference(call, [terms[0], terms[2]], [even[0], even[1]])
@@ -215,7 +213,7 @@ def c2c(
     """Complex to complex, one dimension after the other, the last first."""
     if not dim:
         return x.clone()
-    (layout,) = stock_layouts(call.overload, x, dim, normalization, forward)
+    (layout,) = measured_layouts(call.overload, x, dim, normalization, forward)
     dims = [d % x.dim() for d in dim]
     z = _along(call, _parts_first(x), reversed(dims), -1 if forward else 1)
     z = _scaled(call, z, normalization, math.prod(x.shape[d] for d in dims))
@@ -226,7 +224,7 @@ def r2c(
     call: Call, x: torch.Tensor, dim: list[int], normalization: int, onesided: bool
 ) -> torch.Tensor:
     """Real to complex: the last dimension first, of which half is computed and mirrored."""
-    (layout,) = stock_layouts(call.overload, x, dim, normalization, onesided)
+    (layout,) = measured_layouts(call.overload, x, dim, normalization, onesided)
     dims = [d % x.dim() for d in dim]
     last, n = dims[-1], x.shape[dims[-1]]
     z = _along(call, torch.stack([x, torch.zeros_like(x)]), [last], -1)
@@ -252,7 +250,7 @@ def c2r(
     call: Call, x: torch.Tensor, dim: list[int], normalization: int, last_dim_size: int
 ) -> torch.Tensor:
     """Complex to real: the last dimension last, from the half of it that is given."""
-    (layout,) = stock_layouts(call.overload, x, dim, normalization, last_dim_size)
+    (layout,) = measured_layouts(call.overload, x, dim, normalization, last_dim_size)
     dims = [d % x.dim() for d in dim]
     last, n = dims[-1], last_dim_size
     half = _along(call, _parts_first(x), dims[:-1], 1).narrow(last + 1, 0, n // 2 + 1).clone()

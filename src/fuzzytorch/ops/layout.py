@@ -13,7 +13,17 @@ Layout = tuple[torch.Size, tuple[int, ...], torch.dtype]
 
 def stock_layouts(overload: Any, *args: Any, **kwargs: Any) -> tuple[Layout, ...]:
     """The layouts of the results of a call, as the meta kernel of stock torch gives them."""
-    return _layouts(overload, _frozen(args), tuple((n, _frozen(x)) for n, x in kwargs.items()))
+    return _layouts(
+        overload, "meta", _frozen(args), tuple((n, _frozen(x)) for n, x in kwargs.items())
+    )
+
+
+def measured_layouts(overload: Any, *args: Any) -> tuple[Layout, ...]:
+    """The layouts of the results of a call, from one of stock torch on zeros.
+
+    For operations whose meta kernels answer for other devices.
+    """
+    return _layouts(overload, "cpu", _frozen(args), ())
 
 
 def placed(y: torch.Tensor, layout: Layout) -> torch.Tensor:
@@ -44,19 +54,19 @@ class _Meta:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Meta) and self.layout == other.layout
 
-    def tensor(self) -> torch.Tensor:
+    def tensor(self, device: str) -> torch.Tensor:
         shape, strides, dtype = self.layout
-        return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device).zero_()
 
 
 @functools.lru_cache(maxsize=4096)
-def _layouts(overload: Any, args: Any, kwargs: Any) -> tuple[Layout, ...]:
-    result = overload(*_thawed(args), **{name: _thawed(x) for name, x in kwargs})
+def _layouts(overload: Any, device: str, args: Any, kwargs: Any) -> tuple[Layout, ...]:
+    result = overload(*_thawed(args, device), **{n: _thawed(x, device) for n, x in kwargs})
     results = result if isinstance(result, (list, tuple)) else (result,)
     return tuple((y.shape, y.stride(), y.dtype) for y in results)
 
 
-def _thawed(x: Any) -> Any:
+def _thawed(x: Any, device: str) -> Any:
     if isinstance(x, _Meta):
-        return x.tensor()
-    return tuple(_thawed(y) for y in x) if isinstance(x, tuple) else x
+        return x.tensor(device)
+    return tuple(_thawed(y, device) for y in x) if isinstance(x, tuple) else x
