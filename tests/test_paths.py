@@ -135,7 +135,7 @@ class TestPaths:
             with pytest.raises(RuntimeError, match=r"aten\.add\.Tensor.*float64"):
                 X.double() + 1
 
-    @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
     def test_a_dtype_that_no_row_computes_runs_unperturbed_and_is_named(self, dtype):
         x = X.to(dtype)
         name = str(dtype).removeprefix("torch.")
@@ -145,19 +145,21 @@ class TestPaths:
         assert verdicts(mode, "aten.mul.Tensor") == {Verdict.UNCOVERED: 1}
 
     def test_a_complex_number_makes_an_operation_complex(self):
-        with ft.fuzzy("sr", seed=0), pytest.warns(UserWarning, match="a complex number"):
-            assert torch.equal(X * 2j, X.to(torch.complex64) * 2j)
+        with ft.fuzzy("sr", seed=0) as mode:
+            y = X * 0.1j
+        assert y.dtype == torch.complex64
+        assert verdicts(mode, "aten.mul.Tensor") == {Verdict.ROUNDED: 1}
 
-    def test_sparse_tensors_run_unperturbed_and_are_named(self):
+    def test_sparse_tensors_that_no_row_computes_run_unperturbed_and_are_named(self):
         x = torch.eye(3).to_sparse()
         with ft.fuzzy("sr", seed=0), pytest.warns(UserWarning, match="layout sparse_coo"):
-            assert torch.equal((x * 0.5).to_dense(), torch.eye(3) * 0.5)
+            assert torch.equal(x.sin().to_dense(), torch.eye(3).sin())
 
     def test_without_a_row_or_decomposition_the_result_of_binary64_is_rounded(self):
-        a = randn(3, 5, 4)
+        a = randn(3, 4, 4)
         with ft.fuzzy("sr", seed=0) as mode:
-            samples = torch.stack([torch.linalg.householder_product(a, a[:, 0]) for _ in range(9)])
-        exact = torch.linalg.householder_product(a.double(), a[:, 0].double())
+            samples = torch.stack([torch.linalg.matrix_exp(a) for _ in range(9)])
+        exact = torch.linalg.matrix_exp(a.double())
         assert samples.dtype == torch.float32
         assert ((samples - exact).abs() <= exact.abs() * 2.0**-23).all()
         assert samples.double().std(0).mean() > 0

@@ -29,9 +29,12 @@ the same values; the rest follow from their schema or from the decompositions of
 What a program really ran is in `fuzzytorch.coverage()`, weighted by floating-point operations.
 
 A `ROUNDED` row computes on float32 tensors. float16 and bfloat16 operands are widened, the
-arithmetic is rounded in binary32, and the store is one more rounding. On float64, complex, sparse
-and quantized tensors the operation runs unperturbed, is counted as `UNCOVERED`, and is warned
-about by name. An operation that reads and returns no floating-point tensor is exact.
+arithmetic is rounded in binary32, and the store is one more rounding. Rows marked *complex* stand
+for calls with complex64 operands; what has none is computed in complex128, and both parts are
+rounded: `COARSE`. Rows marked *sparse* stand for calls with COO, CSR and CSC operands. On float64,
+complex128, quantized and other sparse tensors the operation runs unperturbed, is counted as
+`UNCOVERED`, and is warned about by name. An operation that reads and returns no floating-point
+tensor is exact.
 """
 
 
@@ -43,7 +46,7 @@ def page() -> str:
         torch=torch.__version__.partition("+")[0],
         verdicts="\n".join(f"| `{v.name}` | {v.value} | {counts[v]} |" for v in Verdict),
         total=len(rows),
-        written=sum(row.name.startswith("aten.") for row in table()),
+        written=len({row.name for row in table() if row.name.startswith("aten.")}),
         derived=sum(row.variant is not None for row in rows),
     )
     sections = [*_families(), *_remaining(rows)]

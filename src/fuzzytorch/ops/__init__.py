@@ -20,6 +20,7 @@ FAMILIES: Final = (
     "linear_algebra",
     "factorization",
     "solve",
+    "sparse",
     "convolution",
     "reduction",
     "normalization",

@@ -54,7 +54,7 @@ def arithmetic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
         if not x.is_cpu:
             return Arithmetic.META if x.is_meta else Arithmetic.IMPOSSIBLE
         if not is_dense(x):
-            return Arithmetic.SPARSE if _sparse(args, kwargs) else Arithmetic.IMPOSSIBLE
+            return _sparse(args, kwargs)
         dtype = x.dtype
         if dtype is torch.float32:
             if kind is Arithmetic.NONE:
@@ -99,16 +99,16 @@ def _complex(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return found and kwargs.get("dtype") in (None, torch.complex64)
 
 
-def _sparse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether every operand is a float32 or integer tensor, strided or sparse in rows or points."""
-    layouts = (torch.strided, torch.sparse_coo, torch.sparse_csr)
-    return kwargs.get("dtype") in (None, torch.float32) and all(
-        x.is_cpu
-        and x.layout in layouts
-        and not x.is_nested
-        and (x.dtype is torch.float32 or not (is_inexact(x) or x.dtype in _OTHER))
-        for x in tensors(args, kwargs)
-    )
+def _sparse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
+    """The class of a call with an operand that is not dense: rows know COO, CSR and CSC."""
+    layouts = (torch.strided, torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+    operands = list(tensors(args, kwargs))
+    inexact = [x.dtype for x in operands if is_inexact(x) or x.dtype in _OTHER]
+    known = all(x.is_cpu and x.layout in layouts and not x.is_nested for x in operands)
+    asked = kwargs.get("dtype") in (None, torch.float32) and not _has_complex_number(args, kwargs)
+    if not known or not asked or any(dtype is not torch.float32 for dtype in inexact):
+        return Arithmetic.IMPOSSIBLE
+    return Arithmetic.SPARSE if inexact else Arithmetic.NONE
 
 
 def is_inexact(x: torch.Tensor) -> bool:

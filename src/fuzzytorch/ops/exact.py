@@ -35,7 +35,7 @@ _GROUPS: Final[Mapping[str, str]] = {
         upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
         _upsample_nearest_exact2d _upsample_nearest_exact3d view_as_complex_copy
         view_as_real_copy view_copy where index_copy as_strided_copy as_strided_scatter
-        alias_copy detach_copy diagonal_copy narrow_copy detach_ squeeze_ unsqueeze_ t_
+        alias_copy sparse_mask detach_copy diagonal_copy narrow_copy detach_ squeeze_ unsqueeze_ t_
         transpose_ as_strided_ swapaxes_ swapdims_ _resize_output_ _copy_from
         _copy_from_and_resize max_unpool2d max_unpool3d scatter.src scatter.value scatter.src_out
         scatter.value_out _lazy_clone _reshape_alias_copy values_copy _values_copy _conj_copy

@@ -18,8 +18,8 @@ from fuzzytorch.ops.layout import measured_layouts, placed, stock_layouts
 from fuzzytorch.ops.pointwise import DIV, MUL, SQRT, SUB
 from fuzzytorch.table import Row, Verdict
 
-BLOCK: Final = 32
-"""Columns of a panel."""
+BLOCK: Final = 8
+"""Columns of a panel: the deviations of Cholesky and substitution are then those of stock torch."""
 
 UPDATE: Final = Formula(lambda a, b, c: fma(-a, b, c))
 REFLECTOR: Final = Formula(lambda alpha, beta: (beta - alpha) / beta)
@@ -32,7 +32,7 @@ def batch_of(a: torch.Tensor) -> torch.Tensor:
 
 
 def eliminate(call: Call, a: torch.Tensor, column: torch.Tensor, row: torch.Tensor) -> None:
-    """``a -= column @ row`` in place, every multiply-add fused: ``(B, m, n)``, ``(B, m)``, ``(B, n)``."""
+    """``a -= column @ row`` in place, ``(B, m, n)``, ``(B, m)``, ``(B, n)``: all ``fma``."""
     if a.numel() > 0:
         UPDATE(call, column.unsqueeze(2), row.unsqueeze(1), a, out=a)
 
@@ -283,11 +283,8 @@ def qr(call: Call, a: torch.Tensor, mode: str = "reduced") -> tuple[torch.Tensor
     m = a.shape[-2]
     columns = m if mode == "complete" else tau.shape[-1]
     r = work[:, :columns].triu().view(layouts[1][0])
-    if mode == "r":
-        q = a.new_empty(0)
-    else:
-        q = orthogonal(call, work, tau, columns).view(layouts[0][0])
-    return placed(q, layouts[0]), placed(r, layouts[1])
+    q = a.new_empty(0) if mode == "r" else orthogonal(call, work, tau, columns)
+    return placed(q.view(layouts[0][0]), layouts[0]), placed(r, layouts[1])
 
 
 def householder_product(call: Call, a: torch.Tensor, tau: torch.Tensor) -> torch.Tensor:

@@ -2,9 +2,10 @@
 
 A transform of ``n`` points runs one stage per factor of ``n`` (decimation in time, with
 results in natural order).  A stage multiplies by twiddle factors and combines: by
-additions for radix 2 and 4, by products with cosines and sines for other small primes, by a convolution of smooth length (Bluestein) for large ones.  Twiddle factors are
-computed in binary64 and rounded once to the format of the operands, as libraries do.
-Odd factors come first, so that what is zero by the symmetry of real input stays zero.
+additions for radix 2 and 4, by products with cosines and sines for other small primes, by
+a convolution of smooth length (Bluestein) for large ones.  Twiddle factors are computed in
+binary64 and rounded once to the format of the operands, as libraries do.  Odd factors come
+first, so that what is zero by the symmetry of real input stays zero.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.formula import Formula, fma
-from fuzzytorch.ops.layout import placed, measured_layouts
+from fuzzytorch.ops.layout import measured_layouts, placed
 from fuzzytorch.ops.pointwise import ADD, SUB
 from fuzzytorch.table import Row, Verdict
 

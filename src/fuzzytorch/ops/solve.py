@@ -192,7 +192,7 @@ def cholesky_inverse(call: Call, factor: torch.Tensor, upper: bool = False) -> t
     lower = batch_of(factor.mT if upper else factor)
     identity = torch.eye(lower.shape[-1], dtype=factor.dtype).expand(lower.shape)
     inverse = substitute(call, lower, identity, upper=False)
-    half = call.gemm(inverse.mT, inverse).tril()
+    half = substitute(call, lower.mT, inverse, upper=True).tril()
     return placed((half + half.tril(-1).mT).view(factor.shape), layout)
 
 
