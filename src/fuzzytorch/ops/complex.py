@@ -69,11 +69,19 @@ def add(call: Call, self: Any, other: Any, alpha: Any = 1) -> torch.Tensor:
     if alpha not in (1, -1):
         other, alpha = mul(call, torch.as_tensor(other), alpha), 1
     out, real, imaginary = _written(self, other)
-    (a, b), (c, d) = parts(self), parts(other)
+    (a, b), (c, d) = parts(self), _times_one(*parts(other))
     formula = ADD if alpha == 1 else SUB
     formula(call, a, c, out=real)
     formula(call, b, d, out=imaginary)
     return out
+
+
+def _times_one(c: Any, d: Any) -> Parts:
+    """The product by ``1 + 0i``, which stock torch forms: NaN beside what is not finite."""
+    c, d = (x if isinstance(x, torch.Tensor) else torch.tensor(x) for x in (c, d))
+    if bool(c.isfinite().all()) and bool(d.isfinite().all()):
+        return c, d
+    return torch.where(d.isfinite(), c, torch.nan), torch.where(c.isfinite(), d, torch.nan)
 
 
 def sub(call: Call, self: Any, other: Any, alpha: Any = 1) -> torch.Tensor:

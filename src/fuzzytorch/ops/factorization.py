@@ -255,7 +255,7 @@ def lu_factor_ex(
     info = info.view(a.shape[:-2])
     if check_errors:
         torch._linalg_check_errors(info, "torch.linalg.lu_factor_ex", is_matrix=a.dim() == 2)
-    results = (factors.view(a.shape), pivots.view(*a.shape[:-2], -1), info)
+    results = (factors.view(a.shape), pivots.view(*a.shape[:-2], min(a.shape[-2:])), info)
     return tuple(placed(y, layout) for y, layout in zip(results, layouts, strict=True))
 
 
@@ -263,7 +263,7 @@ def linalg_lu(call: Call, a: torch.Tensor, *, pivot: bool = True) -> tuple[torch
     layouts = stock_layouts(call.overload, a, pivot=pivot)
     factors, pivots, _ = lu(call, batch_of(a), pivot)
     results = torch.ops.aten.lu_unpack(
-        factors.view(a.shape), pivots.view(*a.shape[:-2], -1), True, pivot
+        factors.view(a.shape), pivots.view(*a.shape[:-2], min(a.shape[-2:])), True, pivot
     )
     return tuple(placed(y, layout) for y, layout in zip(results, layouts, strict=True))
 

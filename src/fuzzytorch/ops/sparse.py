@@ -151,6 +151,9 @@ def addmm(
 ) -> torch.Tensor:
     """``beta * summand + alpha * a @ b``: products are added to the scaled summand in turn."""
     if _is_sparse(summand):
+        if summand.layout is not torch.sparse_csr:
+            # Of other layouts stock torch returns tensors whose indices do not fit its values.
+            return NotImplemented
         targets = _Targets(call, call.overload(summand, a, b, beta=beta, alpha=alpha))
         if beta != 0:
             indices, values = _points(summand)
@@ -201,6 +204,8 @@ def sampled_addmm(
 def add(call: Call, x: Any, y: Any, *, alpha: Any = 1) -> torch.Tensor:
     """``x + alpha * y``; elements that only one of them stores are copied.
 
+    Where stock torch would store some positions of the sum twice, it is coalesced here.
+
     Stock torch multiplies the sparse one of two by ``alpha``, whichever comes first.
     """
     if not _is_sparse(x) or not _is_sparse(y):
@@ -241,7 +246,7 @@ def _with(
 
 
 def _values_at(call: Call, x: Any, indices: torch.Tensor, shape: Any) -> Any:
-    """The values of an operand at indices; of a sparse one that stores them all."""
+    """The values of an operand at indices."""
     if not isinstance(x, torch.Tensor) or x.dim() == 0:
         return x
     if not _is_sparse(x):
@@ -251,8 +256,13 @@ def _values_at(call: Call, x: Any, indices: torch.Tensor, shape: Any) -> Any:
         return values
     if x.layout is torch.sparse_coo and not x.is_coalesced():
         own, values = _points(coalesce(call, x))
+    if own.shape[1] == 0:
+        return values.new_zeros(indices.shape[1])
     keys, order = _keys(own, x.shape).sort()
-    return values[order[torch.searchsorted(keys, _keys(indices, shape))]]
+    wanted = _keys(indices, shape)
+    place = torch.searchsorted(keys, wanted).clamp_(max=keys.shape[0] - 1)
+    # What an operand does not store is zero.
+    return values[order[place]] * (keys[place] == wanted)
 
 
 def mul(call: Call, x: Any, y: Any) -> torch.Tensor:
