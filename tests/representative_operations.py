@@ -198,6 +198,7 @@ OPERATIONS: Final = (
         lambda w, g: _gradient(lambda w: F.embedding(_index(len(g), 4), w))(w, g),
         0,
     ),
+    Operation("folding", "fold", _same(1, 12, 9), lambda x: F.fold(x, (4, 4), 2)),
 )
 
 

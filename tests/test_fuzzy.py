@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import warnings
 from contextlib import suppress
 
@@ -113,6 +115,16 @@ class TestNames:
 
 
 class TestScope:
+    @pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, pickle.dumps])
+    def test_a_mode_refuses_to_be_copied_and_stays_usable(self, copier):
+        mode = ft.fuzzy("sr", seed=1, replica=2)
+        with pytest.raises(TypeError, match=r"replica=2\) cannot be copied or pickled.*new mode"):
+            copier(mode)
+        with mode:
+            y = work()
+        with ft.fuzzy("sr", seed=1, replica=2):
+            assert torch.equal(work(), y)
+
     def test_of_nested_modes_the_innermost_alone_rounds(self):
         with ft.fuzzy("sr", seed=1) as outer:
             with ft.fuzzy("rn", seed=2) as inner:

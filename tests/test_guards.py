@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -31,6 +32,10 @@ def _guards_are_gone():
     yield
     assert threading.Thread.start is STOCK_START
     assert torch.compile is STOCK_COMPILE
+
+
+def _work_on(_):
+    return work()
 
 
 class TestThreads:
@@ -82,6 +87,36 @@ class TestThreads:
             assert queue.get(timeout=60) == 1
             queue.close()
             queue.join_thread()
+
+    def test_a_pool_of_forked_processes_is_perturbed_and_not_warned_about(self):
+        import multiprocessing
+
+        with ft.fuzzy("up", seed=0), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", ".*multi-threaded.*fork.*", DeprecationWarning)
+            expected = work()
+            with multiprocessing.get_context("fork").Pool(2) as pool:
+                assert all(torch.equal(y, expected) for y in pool.map(_work_on, range(4)))
+
+    def test_a_pool_of_threads_is_warned_about(self):
+        from multiprocessing.pool import ThreadPool
+
+        with ft.fuzzy("up", seed=0), pytest.warns(UserWarning, match="does not inherit"):
+            pool = ThreadPool(1)
+            pool.close()
+            pool.join()
+
+    def test_a_process_that_does_not_inherit_the_mode_is_warned_about_once(self):
+        import multiprocessing
+
+        context = multiprocessing.get_context("spawn")
+        with ft.fuzzy("sr", seed=0), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                process = context.Process(target=print, name="worker")
+                process.start()
+                process.join()
+        assert ["'worker' is started afresh" in str(w.message) for w in caught] == [True]
 
     def test_a_thread_outside_any_mode_starts_in_silence(self):
         started = threading.Event()
@@ -149,6 +184,8 @@ def in_child(function):
     receiving, sending = os.pipe()
     child = os.fork()
     if child == 0:
+        # A child that waits for threads of its parent waits for ever.
+        signal.alarm(120)
         os.write(sending, function().numpy().tobytes())
         os._exit(0)
     os.close(sending)
@@ -201,6 +238,51 @@ class TestForks:
             y = work()
         assert not torch.equal(child, grandchild)
         assert not torch.equal(y, grandchild)
+
+    def test_a_child_computes_on_one_thread_and_does_not_wait_for_those_of_its_parent(self):
+        x = torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
+
+        def compute():
+            with ft.fuzzy("sr", seed=0):
+                return (x @ x).sigmoid().softmax(0).view(-1)
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            expected = compute()
+            assert torch.equal(in_child(compute), expected)
+            assert in_child(lambda: torch.tensor([float(torch.get_num_threads())])).tolist() == [1]
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(threads)
+
+    def test_a_child_forked_while_another_thread_computes_computes_the_same(self):
+        x = torch.randn(300, 300, generator=torch.Generator().manual_seed(0))
+        done = threading.Event()
+        inside = threading.Event()
+
+        def occupy():
+            with ft.fuzzy("sr", seed=1):
+                while not done.is_set():
+                    torch.mm(x, x)
+                    inside.set()
+
+        def compute():
+            with ft.fuzzy("sr", seed=0):
+                y = torch.mm(x, x)
+            guarded = threading.Thread.start is not STOCK_START
+            return torch.cat([y.view(-1), torch.tensor([float(guarded)])])
+
+        expected = compute()[:-1]
+        other = threading.Thread(target=occupy)
+        other.start()
+        assert inside.wait(60)
+        children = [in_child(compute) for _ in range(3)]
+        done.set()
+        other.join()
+        for y in children:
+            assert torch.equal(y[:-1], expected)
+            assert y[-1] == 0, "the mode of a thread that stayed behind still guards the child"
 
     def test_the_first_call_numbers_of_a_family_of_processes_differ(self):
         children = [first_call_of_child(0, f) for f in range(1, 200)]

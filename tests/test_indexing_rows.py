@@ -19,7 +19,7 @@ from fuzzytorch.table import Row
 
 aten = torch.ops.aten
 
-ROWS = rows_of("indexing")
+ROWS = rows_of("indexing", "folding")
 
 INDEX = torch.randint(6, (40,), generator=torch.Generator().manual_seed(1))
 SOURCE = torch.randn(40, 3, generator=torch.Generator().manual_seed(2))

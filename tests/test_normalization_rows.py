@@ -1,4 +1,4 @@
-"""Rows of softmax and of layer, group, batch and weight normalization."""
+"""Normalization of 16-bit tensors."""
 
 from __future__ import annotations
 
@@ -6,59 +6,11 @@ import copy
 
 import pytest
 import torch
-from accumulation_cases import Case, normal, rows_of
-from accumulation_laws import (
-    BACKEND,
-    counts,
-    equals_stock_in_nearest_rounding,
-    ignores_the_layout,
-    is_centred_in_stochastic_rounding,
-    noise_reaches_inexact_elements,
-    results,
-)
+from accumulation_cases import Case, normal
+from accumulation_laws import BACKEND, results
 
 from fuzzytorch.fuzzy import fuzzy
-from fuzzytorch.table import Row, overload_named
-
-ROWS = rows_of("normalization", "batch_norm", "softmax")
-
-BATCH = (normal(4, 3, 5), normal(3), normal(3), normal(3), normal(3).abs())
-COUNTED = {
-    "aten.native_layer_norm.default": (
-        (normal(5, 7), [7], normal(7), normal(7), 1e-5),
-        5 * (6 + 1 + 13 + 4) + 35 * (1 + 2 + 1),
-    ),
-    "aten.native_batch_norm.default": ((*BATCH, True, 0.1, 1e-5), 3 * (3 + 2 + 2) + 60),
-    "aten._softmax.default": ((normal(5, 7), 1, False), 5 * (7 + 7 + 6 + 7)),
-    "aten._log_softmax.default": ((normal(5, 7), 1, False), 5 * (7 + 7 + 6 + 1 + 14)),
-}
-"""Arguments and scalar operations by row."""
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_nearest_rounding_gives_what_stock_torch_gives(row: Row) -> None:
-    equals_stock_in_nearest_rounding(row)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_the_mean_in_stochastic_rounding_is_the_binary64_result(row: Row) -> None:
-    is_centred_in_stochastic_rounding(row)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_noise_reaches_every_inexact_element(row: Row) -> None:
-    noise_reaches_inexact_elements(row)
-
-
-def test_channels_last_inputs_give_the_same_bits_and_the_strides_of_stock_torch() -> None:
-    tried = {row.name: ignores_the_layout(row) for row in ROWS}
-    assert any(tried.values()), tried
-
-
-@pytest.mark.parametrize("name", COUNTED)
-def test_every_rounded_operation_is_counted(name: str) -> None:
-    args, operations = COUNTED[name]
-    counts(Case(overload_named(name), args, {}), operations)
+from fuzzytorch.table import overload_named
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -253,6 +253,24 @@ def test_fewer_than_two_samples_are_refused_with_a_sentence(n: Any) -> None:
         sample(product, n=n)
 
 
+def test_what_cannot_be_called_is_refused_with_a_sentence() -> None:
+    with pytest.raises(TypeError, match=r"fn=tensor\(1\.\) cannot be called: give a function"):
+        sample(torch.tensor(1.0), n=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:.*(prototype|without perturbation).*:UserWarning")
+@pytest.mark.parametrize(
+    ("result", "sentence"),
+    [
+        (lambda: torch.nested.nested_tensor([torch.ones(2)]), "a nested tensor.*y.unbind()"),
+        (lambda: torch.ones(2, device="meta"), "a meta tensor, which holds no numbers"),
+    ],
+)
+def test_results_that_cannot_be_stacked_are_named(result: Any, sentence: str) -> None:
+    with pytest.raises(RuntimeError, match=sentence):
+        sample(result, n=3, reference=False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [({"mode": "nearest"}, "mode"), ({"seed": -1}, "seed"), ({"format": "float12"}, "format")],

@@ -1,4 +1,4 @@
-"""Which modes are active on a thread, and how to set them aside."""
+"""Which modes are active on a thread; how to set them aside; what torch leaves out below one."""
 
 from __future__ import annotations
 
@@ -51,6 +51,22 @@ def modes_above(mode: Any) -> list[Any]:
     raise RuntimeError(
         f"{mode!r} was left on another thread than it was entered on: enter and leave it on one."
     )
+
+
+@contextlib.contextmanager
+def lazy_views() -> Iterator[None]:
+    """Conjugates, negatives and zeros that torch has not written out are understood inside.
+
+    Below a dispatch mode torch leaves them out, because the arguments of an operation have none
+    left; but an operation made of others may make new ones, whose values would be read wrong.
+    """
+    keys, included = torch._C.DispatchKey, torch._C._SetExcludeDispatchKeyGuard
+    with (
+        included(keys.Conjugate, False),
+        included(keys.Negative, False),
+        included(keys.ZeroTensor, False),
+    ):
+        yield
 
 
 @contextlib.contextmanager

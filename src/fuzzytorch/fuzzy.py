@@ -13,7 +13,7 @@ from torch.utils import _python_dispatch as dispatch
 from torch.utils._contextlib import context_decorator
 
 from fuzzytorch import guards
-from fuzzytorch.active import is_under_mode, modes_above
+from fuzzytorch.active import is_under_mode, lazy_views, modes_above
 from fuzzytorch.active import thread as _thread
 from fuzzytorch.backends import backend_named
 from fuzzytorch.lookup import has_other_rows, other_row, resolve, unlowered
@@ -25,10 +25,12 @@ from fuzzytorch.ops.dtypes import (
     Arithmetic,
     accepted,
     arithmetic,
+    conversion,
     in_float32,
     is_inexact,
     tensors,
     unusual,
+    without_integers,
 )
 from fuzzytorch.ops.variants import conflicts, derived, direct, split, write
 from fuzzytorch.records import Coverage, Record
@@ -120,6 +122,12 @@ class fuzzy(dispatch.TorchDispatchMode):
     def __repr__(self) -> str:
         return f"fuzzy(mode={self.rounding.mode!r}, seed={self.seed}, replica={self.replica})"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            f"{self!r} cannot be copied or pickled, because a second one would repeat its random "
+            "numbers: pass on its arguments, and make a new mode of them with another replica."
+        )
+
     def __enter__(self) -> fuzzy:
         guards.enter(is_under_mode)
         super().__enter__()
@@ -177,9 +185,9 @@ class fuzzy(dispatch.TorchDispatchMode):
             known = self._rows[id(func)] = _known(func)
         _, row, admission, others = known
         if others:
-            operands = _OTHER.get(arithmetic(args, kwargs or {}))
-            if operands is not None:
-                row, admission = _other(func, operands) or (row, admission)
+            kind = arithmetic(args, kwargs or {})
+            if kind in _OTHER:
+                row, admission = _other(func, _OTHER[kind]) or (row, admission)
         if row.verdict is Verdict.LOWERED and _source(row, func) in thread.lowering:
             # A decomposition that comes back to where it started.
             row = _unlowered(row, func)
@@ -202,36 +210,36 @@ class fuzzy(dispatch.TorchDispatchMode):
                 self._count(row, Verdict.EXACT, 0)
                 return func(*args, **kwargs)
             return self._uncovered(row, func, args, kwargs, row.why)
-        variant, rest, overload = row.variant, kwargs, func
+        variant, operands, rest, overload = row.variant, args, kwargs, func
         targets: tuple[torch.Tensor, ...] = ()
         out = None
         if variant is not None:
             rest, targets = split(variant, args, kwargs)
             out = direct(variant, args, rest, targets)
             overload = variant.base
-        if row.any_dtype or row.operands != "real":
-            kind = Arithmetic.BINARY32
-        else:
-            kind = arithmetic(args, rest)
-        if kind in _OTHER:
-            other = _other(func, _OTHER[kind])
-            if other is None:
-                return self._uncovered(row, func, args, kwargs, unusual(args, rest))
-            return self._run(other[0], func, args, kwargs, other[1])
+        kind = _kind(row, args, rest)
         if kind is Arithmetic.NONE:
             exact, result = _without_floats(row, func, args, kwargs, rest)
             if exact:
                 self._count(row, Verdict.EXACT, 0)
                 return result
+            if row.verdict is not Verdict.LOWERED:
+                operands, rest = without_integers((args, rest), _dtype_of_floats(result))
+                kind = arithmetic(operands, rest)
+        if kind in _OTHER:
+            other = _other(func, _OTHER[kind])
+            if other is None:
+                return self._uncovered(row, func, args, kwargs, unusual(args, rest))
+            return self._run(other[0], func, args, kwargs, other[1])
         if kind is Arithmetic.META:
             return func(*args, **kwargs)
         if kind is Arithmetic.IMPOSSIBLE:
-            return self._uncovered(row, func, args, kwargs, unusual(args, rest))
+            return self._uncovered(row, func, args, kwargs, unusual(operands, rest))
         if admission:
-            admit(overload, args, rest)
+            admit(overload, operands, rest)
         call = Call(overload, self.rounding, self.backend, self._next_stream, out)
         try:
-            result = self._apply(row, call, kind, args, rest)
+            result = self._apply(row, call, kind, operands, rest)
             if result is NotImplemented:
                 # A decomposition that does not apply to these arguments.
                 return self._run(_unlowered(row, func), func, args, kwargs)
@@ -243,7 +251,7 @@ class fuzzy(dispatch.TorchDispatchMode):
                 return self._uncovered(row, func, args, kwargs, "its result does not fit")
             write(call, results, targets)
             result = targets if len(targets) > 1 else targets[0]
-        self._record(row, call, overload, args, rest, result)
+        self._record(row, call, overload, operands, rest, result)
         return result
 
     def _apply(
@@ -257,8 +265,11 @@ class fuzzy(dispatch.TorchDispatchMode):
         assert row.function is not None
         if row.verdict is Verdict.LOWERED:
             return self._lower(row.function, call, args, kwargs)
-        if kind is Arithmetic.MIXED and row.verdict is Verdict.ROUNDED:
+        if kind is Arithmetic.MIXED and not row.any_dtype:
             return in_float32(call, call.overload, row.function, args, kwargs)
+        if row.operands == "complex":
+            with lazy_views():
+                return row.function(call, *args, **kwargs)
         return row.function(call, *args, **kwargs)
 
     def _lower(
@@ -274,7 +285,8 @@ class fuzzy(dispatch.TorchDispatchMode):
         thread.handling = False
         dispatch._push_mode(self)
         try:
-            return function(call, *args, **kwargs)
+            with lazy_views():
+                return function(call, *args, **kwargs)
         finally:
             dispatch._pop_mode()
             thread.handling = True
@@ -320,7 +332,8 @@ class fuzzy(dispatch.TorchDispatchMode):
         reads = any(is_inexact(x) for x in tensors(args, kwargs))
         if self.strict and reads:
             raise RuntimeError(_complaint(row.name, why))
-        result = func(*args, **kwargs)
+        with lazy_views():
+            result = func(*args, **kwargs)
         if not reads and not _holds_floats(result):
             self._count(row, Verdict.EXACT, 0)
             return result
@@ -390,12 +403,33 @@ def _holds_floats(result: Any) -> bool:
     return any(isinstance(y, torch.Tensor) and is_inexact(y) for y in results)
 
 
+def _dtype_of_floats(result: Any) -> torch.dtype:
+    results = result if isinstance(result, (list, tuple)) else (result,)
+    dtype: torch.dtype = next(
+        y.dtype for y in results if isinstance(y, torch.Tensor) and is_inexact(y)
+    )
+    return dtype
+
+
+def _kind(row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
+    """What the tensors of a call ask of a row."""
+    if row.operands != "real":
+        return Arithmetic.BINARY32
+    if not row.any_dtype or row.verdict is Verdict.COARSE:
+        return arithmetic(args, kwargs)
+    if row.verdict is Verdict.ROUNDED:
+        return conversion(args, kwargs)
+    return Arithmetic.BINARY32
+
+
 def _without_floats(
     row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rest: dict[str, Any]
 ) -> tuple[bool, Any]:
-    """Whether a call that reads no floating-point tensor returns none, and its result if so."""
-    if row.variant is not None and _holds_floats(row.variant.base(*args, **rest)):
-        return False, None
+    """Whether a call that reads no floating-point tensor returns none, and what stock returns."""
+    if row.variant is not None:
+        result = row.variant.base(*args, **rest)
+        if _holds_floats(result):
+            return False, result
     result = func(*args, **kwargs)
     writes = row.variant is None and not func._schema.is_mutable
     return not (writes and _holds_floats(result)), result

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import importlib
+import multiprocessing
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from typing import Any, Final, Protocol
 
 import torch
 
+from fuzzytorch.active import thread as _thread
 from fuzzytorch.notices import notice
 
 FORK_STRIDE: Final = 2**40
@@ -20,13 +23,14 @@ FORK_STRIDE: Final = 2**40
 
 _QUIET_THREADS: Final = (
     "logging.",
+    "multiprocessing.pool.Pool._handle",
     "multiprocessing.queues",
     "multiprocessing.resource_sharer",
     "rich.",
     "torch.utils.data._utils.pin_memory",
     "tqdm.",
 )
-"""Modules whose threads carry data or draw progress bars, and never compute."""
+"""Beginnings of the names of functions whose threads carry data or draw progress bars."""
 
 
 class Forkable(Protocol):
@@ -53,8 +57,15 @@ def _before() -> None:
 
 
 def _in_child() -> None:
-    global _lock
+    global _lock, _active
     _lock = threading.Lock()
+    if _entered and torch.get_num_threads() > 1:
+        # The threads of OpenMP, which torch uses below a mode also for what stock torch does
+        # on one thread, are not there in a child, and waiting for them would never end.
+        torch.set_num_threads(1)
+    # Modes on the other threads of the parent stayed behind with these.
+    _active = len(_thread.active)
+    _remove_unless_active()
     for mode in list(_forkables):
         mode.continue_in_child()
 
@@ -79,6 +90,7 @@ class _Installed:
     def __init__(self, is_under_mode: Callable[[], bool]) -> None:
         self._is_under_mode = is_under_mode
         self._warned = False
+        self._afresh = False
         self._said = False
         self._frames: Any = None
         self._stock_callback: Any = None
@@ -86,6 +98,8 @@ class _Installed:
         self._stock_start = threading.Thread.start
         self._stock_compile = torch.compile
         threading.Thread.start = self._wrapped_start()  # type: ignore[method-assign, assignment]
+        self._stock_process = BaseProcess.start
+        BaseProcess.start = self._wrapped_process()  # type: ignore[method-assign, assignment]
         # Without the compiler there is nothing compiled, and importing it takes seconds.
         if "torch._dynamo" in sys.modules:
             self._run_eagerly()
@@ -95,6 +109,7 @@ class _Installed:
     def remove(self) -> None:
         """Puts everything back."""
         threading.Thread.start = self._stock_start  # type: ignore[method-assign]
+        BaseProcess.start = self._stock_process  # type: ignore[method-assign]
         torch.compile = self._stock_compile
         if self._stance is not None:
             self._frames._callback_from_stance = self._stock_callback
@@ -140,6 +155,22 @@ class _Installed:
 
         return start
 
+    def _wrapped_process(self) -> Callable[[BaseProcess], None]:
+        stock = self._stock_process
+
+        @functools.wraps(stock)
+        def start(process: BaseProcess) -> None:
+            if not self._afresh and self._is_under_mode() and _starts_afresh(process):
+                self._afresh = True
+                notice(
+                    f"the process {process.name!r} is started afresh under a fuzzytorch mode, "
+                    "which only forked processes inherit: its work is not perturbed unless it "
+                    "enters fuzzytorch.fuzzy itself."
+                )
+            stock(process)
+
+        return start
+
     def _wrapped_compile(self) -> Callable[..., Any]:
         stock = self._stock_compile
 
@@ -153,6 +184,7 @@ class _Installed:
 
 _lock = threading.Lock()
 _active = 0
+_entered = False
 _installed: _Installed | None = None
 
 
@@ -162,24 +194,35 @@ def enter(is_under_mode: Callable[[], bool]) -> None:
     While a mode is active anywhere in the process, starting a thread from under it warns once,
     and callables compiled by ``torch.compile`` run eagerly, on every thread.
     """
-    global _active, _installed
+    global _active, _entered, _installed
     with _lock:
         _active += 1
+        _entered = True
         if _active == 1:
             _installed = _Installed(is_under_mode)
 
 
 def leave() -> None:
     """Counts one active mode less; the last one removes the guards."""
-    global _active, _installed
+    global _active
     with _lock:
         _active -= 1
-        if _active == 0 and _installed is not None:
-            _installed.remove()
-            _installed = None
+        _remove_unless_active()
+
+
+def _remove_unless_active() -> None:
+    global _installed
+    if _active == 0 and _installed is not None:
+        _installed.remove()
+        _installed = None
 
 
 def _carries_data(thread: threading.Thread) -> bool:
     target = getattr(thread, "_target", None)
-    module = getattr(target, "__module__", None) or type(thread).__module__
-    return f"{module}.".startswith(_QUIET_THREADS)
+    named: Any = target if hasattr(target, "__qualname__") else type(thread)
+    return f"{named.__module__}.{named.__qualname__}".startswith(_QUIET_THREADS)
+
+
+def _starts_afresh(process: BaseProcess) -> bool:
+    method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
+    return method != "fork"

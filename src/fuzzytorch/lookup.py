@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 from typing import Any
@@ -63,6 +64,7 @@ def other_row(overload: Any, operands: str) -> Row | None:
         if operands != "complex" or resolve(overload).verdict is Verdict.EXACT:
             return None
         base = coarse.coarse_row(overload if variant is None else variant.base)
+        base = None if base is None else dataclasses.replace(base, operands=operands)
         if variant is None or base is None:
             return base
     return variants.derived(overload, variant, base)

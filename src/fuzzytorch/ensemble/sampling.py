@@ -51,9 +51,12 @@ def sample(
         returned, with a note, if there are at least two.
 
     Raises:
+        TypeError: ``fn`` cannot be called.
         ValueError: fewer than two samples asked for, or what ``fuzzytorch.fuzzy`` refuses.
         RuntimeError: fewer than two runs finished; its cause is the first failure.
     """
+    if not callable(fn):
+        raise TypeError(f"fn={fn!r} cannot be called: give a function that computes one sample.")
     if isinstance(n, bool) or not isinstance(n, int) or n < 2:
         raise ValueError(f"n={n!r} samples show no scatter: ask for an integer of at least 2.")
     seed = fuzzy(mode=mode, seed=seed, **options).seed
@@ -152,16 +155,17 @@ class _Run:
         """The leaves of a run, detached from whatever the next run may overwrite."""
         paths, structure = pytree.tree_flatten_with_path(tree)
         leaves = [_snapshot(leaf) for _, leaf in paths]
+        kinds = list(map(_kind, leaves))
         if self.structure is None:
             self.structure = structure
             self.names = [pytree.keystr(path) or "output" for path, _ in paths]
-            self.kinds = list(map(_kind, leaves))
+            self.kinds = kinds
         elif structure != self.structure:
             raise ValueError(
                 f"the run returned the structure {structure}, another one {self.structure}: "
                 "samples of one ensemble must be alike."
             )
-        for name, kind, expected in zip(self.names, map(_kind, leaves), self.kinds, strict=True):
+        for name, kind, expected in zip(self.names, kinds, self.kinds, strict=True):
             if kind != expected:
                 raise ValueError(
                     f"{name} is {kind} in this run and {expected} in another: "
@@ -172,6 +176,13 @@ class _Run:
 
 def _snapshot(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
+        if leaf.is_nested:
+            raise TypeError(
+                "fn returned a nested tensor, which has no shape to be stacked in: return its "
+                "parts, y.unbind()."
+            )
+        if leaf.is_meta:
+            raise TypeError("fn returned a meta tensor, which holds no numbers to be compared.")
         dense = leaf.detach() if leaf.layout is torch.strided else leaf.detach().to_dense()
         return dense.clone()
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

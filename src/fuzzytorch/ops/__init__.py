@@ -13,6 +13,7 @@ FAMILIES: Final = (
     "activation",
     "activation_backward",
     "indexing",
+    "folding",
     "optimizer",
     "scaling",
     "complex",

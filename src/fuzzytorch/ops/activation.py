@@ -51,7 +51,7 @@ def wide(function: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor
 
 
 def exp_minus(x: torch.Tensor) -> torch.Tensor:
-    return wide(torch.exp, -x)
+    return wide(lambda wide: torch.exp(-wide), x)
 
 
 def result_like(call: Call, like: torch.Tensor) -> torch.Tensor | None:

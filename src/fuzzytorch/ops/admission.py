@@ -4,6 +4,10 @@ Rows and kernels compute; they do not repeat the hundreds of checks on shapes, d
 and options that stock kernels make.  Instead a call whose signature was not met before is
 first run by stock torch, whose result is dropped: it raises its own error, before a kernel
 reads where nothing lies.  Elementwise rows need none of this, since broadcasting checks.
+
+Meta kernels would cost nothing, but they do not serve: those of two rows in three, those of
+convolutions among them, take arguments that the kernels of a CPU refuse.  The memory of the
+dropped result is free again before a row allocates its own.
 """
 
 from __future__ import annotations

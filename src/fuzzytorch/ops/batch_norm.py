@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.formula import Formula, fma, sqrt
@@ -91,6 +92,11 @@ def _trained(
     return mean, invstd, running_mean, running_var
 
 
+def _dense(x: torch.Tensor) -> torch.Tensor:
+    """An output as stock torch allocates it: contiguous or channels-last, never else permuted."""
+    return torch.empty_like(x, memory_format=suggest_memory_format(x))
+
+
 def _applied(
     call: Call,
     x: torch.Tensor,
@@ -102,7 +108,7 @@ def _applied(
     scale = invstd if weight is None else MUL(call, invstd, weight)
     opposite = mean.neg()
     shift = MUL(call, opposite, scale) if bias is None else FMA(call, opposite, scale, bias)
-    return FMA(call, x, _channels(x, scale), _channels(x, shift))
+    return FMA(call, x, _channels(x, scale), _channels(x, shift), out=_dense(x))
 
 
 def _frozen(
@@ -136,8 +142,7 @@ def _computed(
     """Everything a batch normalization yields; running statistics that stay are passed on."""
     if x.numel() == 0:
         size = x.shape[1] if training else 0
-        empty = torch.empty_like(x)
-        return empty, x.new_zeros(size), x.new_zeros(size), running_mean, running_var
+        return _dense(x), x.new_zeros(size), x.new_zeros(size), running_mean, running_var
     if not training:
         known = _defined(running_mean), _defined(running_var)
         return (*_frozen(call, x, weight, bias, *known, eps), running_mean, running_var)
@@ -294,7 +299,7 @@ def backward(
     if output_mask[0]:
         factors = [invstd] if weight is None else [invstd, weight]
         factors = [_channels(x, t) for t in factors]
-        out = torch.empty_like(x)
+        out = _dense(x)
         if train:
             count = x.numel() // x.shape[1]
             slope = SLOPE(call, dots, invstd, count)

@@ -66,7 +66,7 @@ def _widened(x: Any) -> Any:
     if isinstance(x, torch.Tensor) and (x.dtype == torch.float32 or x.dtype in NARROW):
         return x.to(torch.float64)
     if isinstance(x, torch.Tensor) and x.dtype == torch.complex64:
-        return x.to(torch.complex128)
+        return x.resolve_conj().to(torch.complex128)
     return {torch.float32: torch.float64, torch.complex64: torch.complex128}.get(x, x)
 
 
@@ -105,6 +105,26 @@ def _attention_backward(grad: torch.Tensor, *operands: Any) -> int:
     return 5 * _attention(*operands) // 2
 
 
+def _encoder_layer(
+    src: torch.Tensor,
+    width: int,
+    heads: int,
+    inner: torch.Tensor,
+    _: Any,
+    outer: torch.Tensor,
+    *rest: Any,
+) -> int:
+    """The products of attention and those of every token with all weight matrices."""
+    weights = [
+        inner,
+        outer,
+        *(w for w in rest[:12] if isinstance(w, torch.Tensor) and w.dim() == 2),
+    ]
+    lengths = [sequence.shape[0] for sequence in src.unbind()]
+    products = sum(lengths) * sum(w.numel() for w in weights)
+    return 2 * products + 4 * width * sum(length**2 for length in lengths)
+
+
 def _recurrent(x: torch.Tensor, inner: torch.Tensor, outer: torch.Tensor, *_: Any) -> int:
     """The products of every step with the weights of its input and of its state."""
     return 2 * math.prod(x.shape[:-1]) * (inner.numel() + outer.numel())
@@ -117,6 +137,7 @@ def _recurrent_backward(*operands: Any) -> int:
 _OPAQUE: Final[Mapping[str, Callable[..., int]]] = {
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_backward,
+    "aten._transformer_encoder_layer_fwd.default": _encoder_layer,
     "aten.mkldnn_rnn_layer.default": _recurrent,
     "aten.mkldnn_rnn_layer_backward.default": _recurrent_backward,
 }

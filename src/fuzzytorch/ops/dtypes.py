@@ -210,19 +210,13 @@ def _write_back(
             x.copy_(store(call, y, x.dtype))
 
 
-def without_integers(tree: Any) -> Any:
-    """A tree of arguments whose integers and truth values became float32 numbers.
+def without_integers(tree: Any, dtype: torch.dtype) -> Any:
+    """A tree of arguments whose integers and truth values became numbers of a dtype.
 
-    Only for calls that have no other tensors and return floating-point numbers: torch
-    converts all of them first.
+    Only for calls that have no other tensors and return this dtype: torch converts all of
+    them first.
     """
-    return tree_map(_from_integers, tree)
-
-
-def _from_integers(x: Any) -> Any:
-    if isinstance(x, torch.Tensor) and not x.is_floating_point() and not x.is_complex():
-        return x.to(torch.float32)
-    return x
+    return tree_map(lambda x: x.to(dtype) if isinstance(x, torch.Tensor) else x, tree)
 
 
 def _to_float32(x: Any) -> Any:
@@ -286,12 +280,8 @@ def result_dtypes(
     They depend on dtypes and on which tensors have no dimension, so that the answer
     is kept.
     """
-    key = (
-        overload,
-        torch.get_default_dtype(),
-        _signature(args),
-        _signature(tuple(sorted(kwargs.items()))),
-    )
+    named = _signature(tuple(sorted(kwargs.items())))
+    key = (overload, torch.get_default_dtype(), _signature(args), named)
     if key not in _RESULTS:
         _RESULTS[key] = _ask_meta(overload, args, kwargs)
     return _RESULTS[key]

@@ -35,13 +35,14 @@ _GROUPS: Final[Mapping[str, str]] = {
         upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
         _upsample_nearest_exact2d _upsample_nearest_exact3d view_as_complex_copy
         view_as_real_copy view_copy where index_copy as_strided_copy as_strided_scatter
-        alias_copy sparse_mask detach_copy diagonal_copy narrow_copy detach_ squeeze_ unsqueeze_ t_
+        alias_copy detach_copy diagonal_copy narrow_copy detach_ squeeze_ unsqueeze_ t_
         transpose_ as_strided_ swapaxes_ swapdims_ _resize_output_ _copy_from
         _copy_from_and_resize max_unpool2d max_unpool3d scatter.src scatter.value scatter.src_out
         scatter.value_out _lazy_clone _reshape_alias_copy values_copy _values_copy _conj_copy
         _neg_view_copy set fill_diagonal_ _nested_view_from_buffer_copy to_dense lu_unpack
         masked_scatter_backward to_padded_tensor _to_sparse _to_sparse_csr _to_sparse_csc
-        _to_sparse_bsr _to_sparse_bsc
+        _to_sparse_bsr _to_sparse_bsc _sparse_coo_tensor_with_dims_and_tensors sparse_mask
+        _nested_tensor_from_mask _nested_tensor_from_tensor_list
     """,
     "selection: every result is one of the operands": """
         amax aminmax amin clamp clamp_max clamp_min cummax cummin _cummax_helper _cummin_helper

@@ -1,12 +1,11 @@
-"""Rows that add into places named by an index, and gradients of movements that overlap.
+"""Rows that add into places named by an index.
 
 Contributions to one place are added one after the other in the order of stock
-torch: row-major order of the index, or of the gradient.
+torch: row-major order of the index.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -92,7 +91,16 @@ def _source(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def _add(call: Call, places: torch.Tensor, source: torch.Tensor, total: torch.Tensor) -> None:
-    call.accumulate(places, source.reshape(-1, 1), total.view(-1, 1))
+    _add_rows(call, places, source, total, 1)
+
+
+def _add_rows(
+    call: Call, places: torch.Tensor, source: torch.Tensor, total: torch.Tensor, inner: int
+) -> None:
+    """Adds rows of ``inner`` elements of ``source`` into rows of ``total``."""
+    # Without elements the number of rows cannot be inferred.
+    if source.numel() > 0:
+        call.accumulate(places, source.reshape(-1, inner), total.view(-1, inner))
 
 
 def _multiply(call: Call, places: torch.Tensor, source: torch.Tensor, total: torch.Tensor) -> None:
@@ -139,7 +147,7 @@ def index_add(
             )
     if alpha != 1:
         source = MUL(call, source, alpha)
-    call.accumulate(places, source.reshape(places.numel(), inner), total.view(-1, inner))
+    _add_rows(call, places, source, total, inner)
     return total
 
 
@@ -246,8 +254,7 @@ def index_put(
         numbers = torch.arange(self.numel()).view(self.shape)
         named = torch.ops.aten.index.Tensor(numbers, indices)
         places, shape, inner = named.reshape(-1), named.shape, 1
-    source = values.expand(shape).reshape(places.numel(), inner)
-    call.accumulate(places, source, total.view(-1, inner))
+    _add_rows(call, places, values.expand(shape), total, inner)
     return _strided(total, self)
 
 
@@ -302,7 +309,7 @@ def embedding_dense_backward(
     return call.accumulate(index, grad, total)
 
 
-def _overlapping(
+def overlapping(
     call: Call, grad: torch.Tensor, numbers: torch.Tensor, shape: Sequence[int]
 ) -> torch.Tensor:
     """Adds every element of a gradient to the element that its copy was taken from."""
@@ -311,69 +318,18 @@ def _overlapping(
     return total
 
 
-def _numbers(shape: Sequence[int]) -> torch.Tensor:
-    """Elements numbered in row-major order, exact in binary64."""
-    return torch.arange(math.prod(shape), dtype=torch.float64).view(tuple(shape))
-
-
-def unfold_backward(
-    call: Call, grad_in: torch.Tensor, input_sizes: Sequence[int], dim: int, size: int, step: int
-) -> torch.Tensor:
-    """Adds the gradients of all windows that hold an element, in the order of the windows."""
-    numbers = torch.arange(math.prod(input_sizes)).view(tuple(input_sizes))
-    return _overlapping(call, grad_in, numbers.unfold(dim, size, step), input_sizes)
-
-
-def col2im(
-    call: Call,
-    self: torch.Tensor,
-    output_size: Sequence[int],
-    kernel_size: Sequence[int],
-    dilation: Sequence[int],
-    padding: Sequence[int],
-    stride: Sequence[int],
-) -> torch.Tensor:
-    """Adds every column into the image, in row-major order of the columns."""
-    batch = self.shape[:-2]
-    channels = self.shape[-2] // math.prod(kernel_size)
-    shape = (*batch, channels, *output_size)
-    # Numbered from one: the zeros that im2col reads in the padding belong nowhere.
-    numbers = torch.ops.aten.im2col(
-        _numbers(shape) + 1.0, kernel_size, dilation, padding, stride
-    ).long()
-    if numbers.shape != self.shape:
-        raise RuntimeError(
-            f"col2im: columns of shape {list(self.shape)} do not fit an image of size "
-            f"{list(output_size)}, which has {list(numbers.shape)}."
-        )
-    inside = numbers > 0
-    return _overlapping(call, self[inside], numbers[inside] - 1, shape)
-
-
-def padding_backward(
-    call: Call,
-    grad_output: torch.Tensor,
-    self: torch.Tensor,
-    padding: Sequence[int],
-    pad: Callable[..., torch.Tensor],
-) -> torch.Tensor:
-    """Adds the gradients of all copies of an element, in row-major order of the gradient."""
-    numbers = pad(_numbers(self.shape), padding).long()
-    return _overlapping(call, grad_output, numbers, self.shape)
-
-
 def bincount(
     call: Call, self: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
 ) -> torch.Tensor:
     """Adds the weight of every occurrence; without weights it counts."""
-    if weights is None:
+    if weights is None or self.numel() == 0:
+        # Stock torch counts nothing in integers, weighed or not.
         return torch.bincount(self, minlength=minlength)
     length = torch.bincount(self, minlength=minlength).numel()
-    return _overlapping(call, weights, self.long(), (length,))
+    return overlapping(call, weights, self.long(), (length,))
 
 
 _PUT = "with accumulate every addition is rounded, else values are copied"
-_ADDED = "zero plus every contribution in order, each addition rounded"
 _ROUNDED: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("index_add.default", index_add, "every addition rounded, in order; the product by alpha too"),
     ("scatter_add.default", scatter_add, "every addition rounded, in the order of the index"),
@@ -409,21 +365,9 @@ _ROUNDED: tuple[tuple[str, Callable[..., Any], str], ...] = (
         embedding_dense_backward,
         "zero plus every occurrence in order, each addition rounded; the scaling too",
     ),
-    ("unfold_backward.default", unfold_backward, _ADDED),
-    ("col2im.default", col2im, _ADDED),
     ("bincount.default", bincount, "every addition of a weight rounded; counts are exact"),
 )
 
-ROWS: tuple[Row, ...] = (
-    *(Row(f"aten.{name}", Verdict.ROUNDED, function, why) for name, function, why in _ROUNDED),
-    *(
-        Row(
-            f"aten.{kind}_pad{n}d_backward.default",
-            Verdict.ROUNDED,
-            functools.partial(padding_backward, pad=getattr(torch.ops.aten, f"{kind}_pad{n}d")),
-            _ADDED,
-        )
-        for kind in ("reflection", "replication")
-        for n in (1, 2, 3)
-    ),
+ROWS: tuple[Row, ...] = tuple(
+    Row(f"aten.{name}", Verdict.ROUNDED, function, why) for name, function, why in _ROUNDED
 )

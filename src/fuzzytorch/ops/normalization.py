@@ -214,12 +214,14 @@ def weight_norm_backward(
 
 
 def renorm(call: Call, x: torch.Tensor, p: float, dim: int, maxnorm: float) -> torch.Tensor:
+    contiguous = torch.contiguous_format
     if x.numel() == 0:
-        return x.clone()
+        return x.clone(memory_format=contiguous)
     norms = vector_norm(call, x, p, _others(x, dim), keepdim=True)
     factor = RENORM_FACTOR(call, norms, maxnorm, 1e-7)
     factor = torch.where(norms > maxnorm, factor, torch.ones_like(factor))
-    return MUL(call, x, factor, out=call.out)
+    out = torch.empty_like(x, memory_format=contiguous) if call.out is None else call.out
+    return MUL(call, x, factor, out=out)
 
 
 def _row(name: str, function: Any, why: str) -> Row:

@@ -143,10 +143,14 @@ def pow_scalar(call: Call, self: torch.Tensor, exponent: Any) -> torch.Tensor:
 
 
 def pow_base(call: Call, self: Any, exponent: torch.Tensor) -> torch.Tensor:
-    """A number to the power of a tensor; 1 to any power is exact."""
+    """A number to the power of a tensor, contiguous; 1 to any power is exact."""
+    contiguous = torch.contiguous_format
     if self == 1:
-        return torch.ones_like(exponent, dtype=torch.float32)
-    return call.via_binary64(torch.pow, binary32(self), single(exponent), out=call.out)
+        return torch.ones_like(exponent, dtype=torch.float32, memory_format=contiguous)
+    out = call.out
+    if out is None:
+        out = torch.empty_like(exponent, dtype=torch.float32, memory_format=contiguous)
+    return call.via_binary64(torch.pow, binary32(self), single(exponent), out=out)
 
 
 def addcmul(call: Call, self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> torch.Tensor:

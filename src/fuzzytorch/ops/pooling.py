@@ -1,12 +1,10 @@
 """Averages over windows, and the gradients of pooling and of nearest upsampling.
 
-A pooling is a list of window elements per output: ``Windows`` holds where they lie
-in the flattened input.  Gradients add window after window, in the order of the outputs.
+Gradients add window after window, in the order of the outputs.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -17,102 +15,9 @@ import torch
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.pointwise import DIV
+from fuzzytorch.ops.pooling_windows import Axis, Windows, adaptive, each, regular_axes
 from fuzzytorch.program import Program
 from fuzzytorch.table import Row, Verdict
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Axis:
-    """The windows along one dimension.
-
-    Attributes:
-        size: elements of the input.
-        positions: int64 ``(outputs, taps)``, positions in the input.
-        valid: bool, the same shape: whether the tap belongs to the window and lies
-            within the input.
-        lengths: int64 ``(outputs,)``, the elements that an average counts.
-    """
-
-    size: int
-    positions: torch.Tensor
-    valid: torch.Tensor
-    lengths: torch.Tensor
-
-    @property
-    def outputs(self) -> int:
-        return self.positions.shape[0]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Windows:
-    """The windows of all dimensions, flattened row-major: int64 and bool ``(outputs, taps)``."""
-
-    positions: torch.Tensor
-    valid: torch.Tensor
-
-    @classmethod
-    def of(cls, axes: Sequence[Axis]) -> Windows:
-        positions, valid = axes[0].positions, axes[0].valid
-        for axis in axes[1:]:
-            positions = positions[:, None, :, None] * axis.size + axis.positions[None, :, None, :]
-            valid = valid[:, None, :, None] & axis.valid[None, :, None, :]
-            shape = (positions.shape[0] * positions.shape[1], -1)
-            positions, valid = positions.reshape(shape), valid.reshape(shape)
-        return cls(positions, valid)
-
-
-def _regular(
-    size: int, kernel: int, stride: int, padding: int, ceil_mode: bool, include_padding: bool
-) -> Axis:
-    """Windows of equal size at equal distances, as stock torch counts them."""
-    span = size + 2 * padding - kernel
-    outputs = (span + (stride - 1 if ceil_mode else 0)) // stride + 1
-    if ceil_mode and (outputs - 1) * stride >= size + padding:
-        outputs -= 1
-    start = torch.arange(outputs) * stride - padding
-    positions = start[:, None] + torch.arange(kernel)
-    valid = (positions >= 0) & (positions < size)
-    padded = (start + kernel).clamp(max=size + padding) - start
-    return Axis(
-        size,
-        positions.clamp(0, max(size - 1, 0)),
-        valid,
-        padded if include_padding else valid.sum(1),
-    )
-
-
-def _adaptive(size: int, outputs: int) -> Axis:
-    """Windows from ``floor(i * size / outputs)`` to ``ceil((i + 1) * size / outputs)``."""
-    i = torch.arange(outputs)
-    start = i * size // outputs
-    end = -(-(i + 1) * size // outputs)
-    taps = int((end - start).max()) if outputs else 0
-    positions = start[:, None] + torch.arange(taps)
-    valid = positions < end[:, None]
-    return Axis(size, positions.clamp(max=max(size - 1, 0)), valid, end - start)
-
-
-def _regular_axes(
-    x: torch.Tensor,
-    dimensions: int,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    include_padding: bool,
-) -> list[Axis]:
-    kernel = _each(kernel_size, dimensions)
-    steps = _each(stride, dimensions) if stride else kernel
-    pads = _each(padding, dimensions)
-    return [
-        _regular(x.shape[d - dimensions], kernel[d], steps[d], pads[d], ceil_mode, include_padding)
-        for d in range(dimensions)
-    ]
-
-
-def _each(values: int | Sequence[int], dimensions: int) -> list[int]:
-    given = [values] if isinstance(values, int) else list(values)
-    return given * dimensions if len(given) == 1 else given
 
 
 def _memory_format(x: torch.Tensor, last: torch.memory_format | None) -> torch.memory_format:
@@ -202,7 +107,7 @@ def _average(dimensions: int) -> Callable[..., torch.Tensor]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> torch.Tensor:
-        axes = _regular_axes(
+        axes = regular_axes(
             x, dimensions, kernel_size, stride, padding, ceil_mode, count_include_pad
         )
         shape = (*x.shape[:-dimensions], *(axis.outputs for axis in axes))
@@ -228,7 +133,7 @@ def _average_backward(dimensions: int) -> Callable[..., torch.Tensor]:
         count_include_pad: bool,
         divisor_override: int | None,
     ) -> torch.Tensor:
-        axes = _regular_axes(
+        axes = regular_axes(
             x, dimensions, kernel_size, stride, padding, ceil_mode, count_include_pad
         )
         shares = DIV(call, grad, _divisor(axes, divisor_override))
@@ -274,7 +179,7 @@ def adaptive_average(call: Call, x: torch.Tensor, output_size: Sequence[int]) ->
 
 def _adaptive_axes(x: torch.Tensor, output_size: Sequence[int]) -> list[Axis]:
     sizes = x.shape[-len(output_size) :]
-    return [_adaptive(size, n) for size, n in zip(sizes, output_size, strict=True)]
+    return [adaptive(size, n) for size, n in zip(sizes, output_size, strict=True)]
 
 
 def _divided(
@@ -323,8 +228,8 @@ def _disjoint(dimensions: int, geometry: Sequence[Any]) -> bool:
     """Whether the windows of a regular max pooling cannot overlap."""
     if len(geometry) < 5:
         return False
-    kernel, dilation = _each(geometry[0], dimensions), _each(geometry[3], dimensions)
-    stride = _each(geometry[1], dimensions) if geometry[1] else kernel
+    kernel, dilation = each(geometry[0], dimensions), each(geometry[3], dimensions)
+    stride = each(geometry[1], dimensions) if geometry[1] else kernel
     return all(s >= k for s, k in zip(stride, kernel, strict=True)) and max(dilation) == 1
 
 
