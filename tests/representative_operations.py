@@ -198,6 +198,48 @@ OPERATIONS: Final = (
         lambda w, g: _gradient(lambda w: F.embedding(_index(len(g), 4), w))(w, g),
         0,
     ),
+    Operation(
+        "complex",
+        "polar",
+        _same(2, 5),
+        lambda x, y: torch.view_as_real(torch.polar(x, y)),
+        0,
+    ),
+    Operation(
+        "complex",
+        "complex product",
+        lambda n: ((n, 4, 2), (4, 3, 2)),
+        lambda x, y: torch.view_as_real(torch.complex(*x.unbind(2)) @ torch.complex(*y.unbind(2))),
+        0,
+    ),
+    Operation(
+        "fft",
+        "Fourier transform",
+        lambda n: ((3, n),),
+        lambda x: torch.view_as_real(torch.fft.rfft(x)),
+        0,
+    ),
+    Operation(
+        "factorization",
+        "Cholesky factor",
+        lambda n: ((n, n),),
+        lambda x: torch.linalg.cholesky(x @ x.mT + 4 * torch.eye(len(x))),
+        0,
+    ),
+    Operation(
+        "solve",
+        "solution of a linear system",
+        lambda n: ((n, n), (n, 3)),
+        lambda x, y: torch.linalg.solve(x + len(x) * torch.eye(len(x)), y),
+        0,
+    ),
+    Operation(
+        "sparse",
+        "sparse product",
+        lambda n: ((n, 7), (7, 3)),
+        lambda x, y: torch.sparse.mm(x.to_sparse(), y),
+        0,
+    ),
     Operation("folding", "fold", _same(1, 12, 9), lambda x: F.fold(x, (4, 4), 2)),
 )
 

@@ -194,8 +194,9 @@ def sampled_addmm(
 ) -> torch.Tensor:
     """``beta * pattern + alpha * (a @ b)`` at the stored elements: one dot product for each."""
     indices, values = _points(pattern)
-    batch = tuple(indices[:-2])
-    left, right = a[(*batch, indices[-2])], b.mT[(*batch, indices[-1])]
+    *batch, rows, columns = indices
+    left = torch.ops.aten.index(a, [*batch, rows])
+    right = torch.ops.aten.index(b.mT, [*batch, columns])
     products = _scaled(call, call.reduce("dot", left, [1], y=right), alpha)
     if beta != 0:
         products = ADD(call, _scaled(call, values, beta), products)
