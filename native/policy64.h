@@ -254,11 +254,23 @@ struct Directed {
 struct Directed64 : Double64, Directed {
   using Directed::Directed;
 
+  PRISM_INLINE static vl is_finite(vd x) { return ((vl)x & kMagnitude) < 0x7FF0000000000000; }
+
+  // What a sum lacks: where finite terms overflow to Inf, an infinite amount (TwoSum says NaN).
+  template <Op op>
+  PRISM_INLINE static vd lacking(vd a, vd b, vd c, vd s, vd e) {
+    if constexpr (op != Op::add && op != Op::sub && op != Op::fma) return e;
+    const vl finite = is_finite(a) & is_finite(b) & (op == Op::fma ? is_finite(c) : (vl){} - 1);
+    const vl overflows = finite & (((vl)s & kMagnitude) == 0x7FF0000000000000);
+    return (vd)(((vl)-s & overflows) | ((vl)e & ~overflows));
+  }
+
   template <Op op, bool>
   Wide apply(Wide a, Wide b, Wide c, const Draw& d) const {
     Split x = split<op>(a, b, c);
     PRISM_UNROLL for (int i = 0; i < kD; ++i) {
-      const vd s = x.s.v[i], e = x.e.v[i];
+      const vd s = x.s.v[i];
+      const vd e = lacking<op>(a.v[i], b.v[i], c.v[i], s, x.e.v[i]);
       const vl up = upward(s, d.v[i]);
       const vl moves = ((e > 0) & up) | ((e < 0) & ~up);
       const vl y = (vl)s + (step_toward(s, e) & moves);

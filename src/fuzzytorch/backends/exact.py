@@ -73,17 +73,18 @@ def split(operation: str, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Ten
     over the divisor or over twice the root otherwise, rounded to binary64.
 
     Returns:
-        Two float64 tensors; where the first is Inf or NaN, the second is NaN.
+        Two float64 tensors.  Where the first is Inf, the second is infinite in the other
+        direction if finite terms overflowed, else NaN.
     """
     match operation, operands:
         case "add", (a, b):
-            return _two_sum(a, b)
+            return _overflowing(operands, *_two_sum(a, b))
         case "sub", (a, b):
-            return _two_sum(a, -b)
+            return _overflowing(operands, *_two_sum(a, -b))
         case "mul", (a, b):
-            return two_product(a, b)
+            return _overflowing(operands, *two_product(a, b))
         case "fma", (a, b, c):
-            return _fused(a, b, c)
+            return _overflowing(operands, *_fused(a, b, c))
         case "div", (a, b):
             nearest = a / b
             return nearest, _residual(a, nearest, b) / b
@@ -91,6 +92,15 @@ def split(operation: str, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Ten
             nearest = _root(a)
             return nearest, _residual(a, nearest, nearest) / (nearest + nearest)
     raise ValueError(f"{operation!r} of {len(operands)} operands has no exact error.")
+
+
+def _overflowing(
+    operands: tuple[torch.Tensor, ...], s: torch.Tensor, error: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    overflows = torch.isinf(s)
+    for x in operands:
+        overflows = overflows & torch.isfinite(x)
+    return s, torch.where(overflows, -s, error)
 
 
 def fused_nearest(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
