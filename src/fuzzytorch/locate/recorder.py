@@ -15,6 +15,7 @@ from fuzzytorch.active import PLAIN, stock
 from fuzzytorch.digits import Digits, Running
 from fuzzytorch.locate.calls import Flow, ModuleCall
 from fuzzytorch.locate.places import Place, Places
+from fuzzytorch.ops.dtypes import is_dense
 
 BUDGET: Final = 2**25
 """Elements that a profile follows in all, about 800 MB of moments; then no more calls are added."""
@@ -238,8 +239,7 @@ def _is_followed(x: Any) -> bool:
         isinstance(x, torch.Tensor)
         and type(x) in PLAIN
         and (x.is_floating_point() or x.is_complex())
-        and x.layout is torch.strided
-        and not x.is_nested
+        and is_dense(x)
         and not x.is_meta
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)
     )
