@@ -89,7 +89,7 @@ class NonFinite:
 
     @property
     def rounding_decides(self) -> bool:
-        """Whether Inf, or NaN, appears in some of the runs, with and without noise, and not in all."""
+        """Whether Inf, or NaN, appears in some runs, with or without noise, and not in all."""
         values = {origin.value for origin in self.origins}
         return any(self.count(v) < self.runs or not self.ieee(v) for v in values)
 

@@ -75,7 +75,7 @@ class Places(provenance.Listener):
 
     def _enter(self, module: torch.nn.Module) -> provenance.Frame:
         def inside(root: torch.nn.Module, paths: tuple[str, ...]) -> Place:
-            place = Place(self._name(root), " = ".join(paths), type(module).__qualname__)
+            place = Place(self._name(root), " = ".join(paths), type(module).__name__)
             return self._places.setdefault(place, place)
 
         return self._track.enter_module(module, inside)
@@ -83,7 +83,7 @@ class Places(provenance.Listener):
     def _name(self, root: torch.nn.Module) -> str:
         known = self._roots.get(root)
         if known is None:
-            kind = type(root).__qualname__
-            alike = sum(type(other).__qualname__ == kind for other in self._roots)
+            kind = type(root).__name__
+            alike = sum(type(other).__name__ == kind for other in self._roots)
             known = self._roots[root] = f"{kind}#{alike + 1}" if alike else kind
         return known
