@@ -55,18 +55,6 @@ class Running:
             # Inf - Inf would be NaN, where the mean of samples with Inf among them is Inf.
             sound = np.isfinite(self._mean)
             self._mean = mean if sound.all() else np.where(sound, mean, self._mean + number)
-            self._squares = np.zeros(number.shape)
-            self._nonfinite = np.zeros(number.shape, np.int64)
-        if number.shape != self._mean.shape:
-            raise ValueError(
-                f"a sample of shape {number.shape} was added to samples of shape "
-                f"{self._mean.shape}: samples of one result must be alike."
-            )
-        self.count += 1
-        with np.errstate(invalid="ignore", over="ignore"):
-            self._nonfinite += ~np.isfinite(number)
-            deviation = number - self._mean
-            self._mean = self._mean + deviation / self.count
             self._squares = self._squares + deviation * (number - self._mean)
 
     def digits(self, *, probability: float = 0.95, confidence: float = 0.95) -> Digits:
