@@ -13,9 +13,9 @@ from fuzzytorch.text import aligned
 
 _HEADER: Final = ("module", "class", "call", "in", "out", "lost", "own", "minimum", "std")
 _LEGEND: Final = (
-    "in, out: significant decimal digits of what a module takes and returns, as a whole; lost: "
-    "the difference; own: lost outside of the modules that it calls; minimum: the worst element "
-    "of the output; std: the largest of its elements"
+    "in, out: significant decimal digits of what a module takes and returns, as a whole; lost: the",
+    "difference; own: lost, but not in the modules that it calls; minimum: the worst element of",
+    "the output; std: the largest of an element of the output",
 )
 
 
@@ -111,8 +111,8 @@ class Profile:
         for call in self.worst():
             if call.own is not None and call.own > 0:
                 return (
-                    f"most digits are lost in {call.place} ({call.place.kind}), call "
-                    f"{call.number}: {_number(call.inputs.digits)} go in, "
+                    f"most digits are lost in {call.place.described}, call {call.number}: "
+                    f"{_number(call.inputs.digits)} go in, "
                     f"{_number(call.outputs.digits)} come out."
                 )
         return "no call of a module loses digits."
@@ -131,7 +131,7 @@ class Profile:
             spoilt = any(c.outputs.nan or c.outputs.inf for c in shown)
             header = (*_HEADER, "NaN", "Inf") if spoilt else _HEADER
             rows = [header, *(_row(call)[: len(header)] for call in shown)]
-            lines += ["", *aligned(rows, range(2, len(header))), "", _LEGEND]
+            lines += ["", *aligned(rows, range(2, len(header))), "", *_LEGEND]
         remarks = list(self._remarks(len(shown)))
         if remarks:
             lines += ["", *(f"! {remark}" for remark in remarks)]

@@ -119,7 +119,7 @@ class NonFinite:
         return (
             origin.value,
             origin.operation,
-            "" if origin.place is None else f"{origin.place} ({origin.place.kind})",
+            "" if origin.place is None else origin.place.described,
             "forward" if origin.node is None else f"backward ({origin.node})",
             origin.cause,
             f"{len(origin.replicas)} of {self.runs}",

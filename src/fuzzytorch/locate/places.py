@@ -29,6 +29,11 @@ class Place:
     def __str__(self) -> str:
         return self.path or f"({self.root})"
 
+    @property
+    def described(self) -> str:
+        """The path and the class."""
+        return f"{self.path} ({self.kind})" if self.path else str(self)
+
 
 class Places(provenance.Listener):
     """Follows the calls of modules on the thread that enters it, for one run of a program."""

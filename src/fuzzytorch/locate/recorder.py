@@ -14,6 +14,7 @@ from fuzzytorch import provenance
 from fuzzytorch.active import PLAIN, stock
 from fuzzytorch.digits import Digits, Running
 from fuzzytorch.locate.calls import Flow, ModuleCall
+from fuzzytorch.locate.finite import all_finite
 from fuzzytorch.locate.places import Place, Places
 from fuzzytorch.ops.dtypes import is_dense
 
@@ -34,7 +35,7 @@ class _Tensor:
     def add(self, x: torch.Tensor) -> None:
         x = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x.resolve_neg()
         wide = x.float() if x.element_size() == 1 else x
-        if not bool(torch.isfinite(wide).all()):
+        if not all_finite(wide):
             self.nan += int(wide.isnan().sum())
             self.inf += int(wide.isinf().sum())
         flat = x.reshape(-1)

@@ -17,6 +17,7 @@ from fuzzytorch.active import PLAIN, thread
 from fuzzytorch.ensemble.samples import Failure, describe
 from fuzzytorch.ensemble.sampling import sample
 from fuzzytorch.locate import origins
+from fuzzytorch.locate.finite import all_finite
 from fuzzytorch.locate.origins import NonFinite, Origin
 from fuzzytorch.locate.places import Places
 from fuzzytorch.notices import responsible
@@ -151,7 +152,7 @@ class _Watch(dispatch.TorchDispatchMode):
 
     def _look(self, func: Any, operands: tuple[Any, Any], results: tuple[Any, ...]) -> None:
         numbers = list(_floats(results))
-        if all(bool(torch.isfinite(x).all()) for x in numbers):
+        if all(map(all_finite, numbers)):
             return
         if func._schema.name.partition("::")[2].startswith(_UNINITIALIZED):
             return
@@ -258,7 +259,7 @@ def _cause(func: Any, operands: tuple[Any, Any], value: str) -> str:
         result = func(*args, **kwargs)
     except (RuntimeError, NotImplementedError):
         return origins.UNKNOWN
-    if all(bool(torch.isfinite(x).all()) for x in _floats((result, *_written(func, args, kwargs)))):
+    if all(map(all_finite, _floats((result, *_written(func, args, kwargs))))):
         return origins.OVERFLOW
     return origins.DIVISION if value == "Inf" else origins.INVALID
 
