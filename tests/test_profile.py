@@ -5,8 +5,11 @@ from __future__ import annotations
 import gc
 import json
 import math
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -336,3 +339,14 @@ def test_following_nothing_is_refused(elements: Any) -> None:
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(TypeError, match="cannot be called"):
         ft.profile(torch.ones(2), n=2)  # type: ignore[arg-type]
+
+
+def test_the_page_on_locating_shows_what_the_example_prints() -> None:
+    root = Path(__file__).resolve().parents[1]
+    command = [sys.executable, str(root / "examples" / "locate.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    page = (root / "docs" / "locate.md").read_text("utf-8")
+    first, second = done.stdout.split("\n\n10 samples, mode sr, seed 0\nverdict")
+    assert f"```\n{first}\n```" in page
+    assert f"```\n10 samples, mode sr, seed 0\nverdict{second}```" in page

@@ -16,7 +16,7 @@ def profile(
     mode: str = "sr",
     seed: int | None = None,
     *,
-    elements: int = 2**16,
+    elements: int = 2**14,
     progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> Profile:
