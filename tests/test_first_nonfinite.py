@@ -275,3 +275,18 @@ def test_a_report_is_a_value_for_json() -> None:
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(TypeError, match="cannot be called"):
         ft.first_nonfinite(torch.ones(2))  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:.*runs eagerly.*:UserWarning")
+def test_what_is_compiled_runs_eagerly_without_noise_too() -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, examples: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(lambda x: (x * x).sum(), backend=backend)
+    assert report(lambda: compiled(LARGE)).origins[0].ieee
+    assert graphs == []
+    compiled(LARGE)
+    assert len(graphs) == 1

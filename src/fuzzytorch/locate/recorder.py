@@ -115,7 +115,7 @@ class Recorder(Places):
         super().__init__()
         self._elements = elements
         self._calls: dict[tuple[Place, int], _Call] = {}
-        self._left_out = 0
+        self._left_out: set[tuple[Place, int]] = set()
         self._followed = 0
 
     def _begin(self) -> None:
@@ -133,7 +133,8 @@ class Recorder(Places):
         if call is None and self._followed < BUDGET:
             around = self._open[-1] if self._open else None
             call = self._calls[key] = _Call(*key, around, self._elements)
-        self._left_out += call is None
+        if call is None:
+            self._left_out.add(key)
         self._open.append(call)
         return _Frame(frame, call)
 
@@ -195,7 +196,7 @@ class Recorder(Places):
             )
         if self._left_out:
             notes.append(
-                f"{self._left_out} calls are left out, because {BUDGET} elements are followed "
+                f"{len(self._left_out)} calls are left out, because {BUDGET} elements are followed "
                 "already: ask for fewer elements of each tensor."
             )
         return tuple(notes)

@@ -13,7 +13,8 @@ import torch
 from torch.utils import _python_dispatch as dispatch
 from torch.utils import _pytree as pytree
 
-from fuzzytorch.active import PLAIN, thread
+from fuzzytorch import guards
+from fuzzytorch.active import PLAIN, is_under_mode, thread
 from fuzzytorch.ensemble.samples import Failure, describe
 from fuzzytorch.ensemble.sampling import sample
 from fuzzytorch.locate import origins
@@ -120,6 +121,8 @@ class _Watch(dispatch.TorchDispatchMode):
         return False
 
     def __enter__(self) -> _Watch:
+        # What is compiled runs eagerly in the run without noise too, or it could not be seen.
+        guards.enter(is_under_mode)
         self._places.__enter__()
         super().__enter__()
         return self
@@ -127,6 +130,7 @@ class _Watch(dispatch.TorchDispatchMode):
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
         self._places.__exit__(*exception)
+        guards.leave()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
