@@ -176,3 +176,30 @@ def test_ten_million_terms_of_the_harmonic_series_stagnate_in_every_mode_but_sr(
         check_mean(sequential(terms, mode, 1), published, std * 2**0.5, known=rounded)
         if mode == "sr":
             check_mean(sequential(terms, mode, 1), 16.6953, std, known=5e-5)
+
+
+def test_a_running_sum_scatters_as_the_power_three_halves_of_its_length() -> None:
+    terms = torch.rand(4096, generator=torch.Generator().manual_seed(1))
+    with ft.fuzzy("sr", seed=0):
+        sums = terms.expand(CHAINS, -1).cumsum(1).double().numpy()
+    lengths = (512, 1024, 2048, 4096)
+    stds = [chain_std(terms[:n], "sr") for n in lengths]
+    for n, std in zip(lengths, stds, strict=True):
+        check_std(sums[:, n - 1], std)
+        check_mean(sums[:, n - 1], terms[:n].double().sum().item(), std)
+    check_published(None, 2.4e-3, 0.0, stds[-1])
+    # The unit in the last place grows in steps, a factor of two at each power of two.
+    slopes = np.diff(np.log(stds)) / np.log(2)
+    assert slopes.mean() == pytest.approx(1.5, abs=0.1)
+    assert (slopes > 1.2).all() and (slopes < 1.8).all()
+
+
+def test_the_one_pass_variance_has_no_digit_and_the_two_pass_one_more_than_four() -> None:
+    x = 151 + 0.1 * torch.randn(5000, generator=torch.Generator().manual_seed(0))
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * x).mean() - x.mean() ** 2, (x - x.mean()).square().mean()
+
+    samples = ft.sample(run, n=30, mode="sr", seed=0)
+    assert samples.digits[0].item() < 1.0
+    assert samples.digits[1].item() > 4.0

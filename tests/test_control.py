@@ -132,3 +132,37 @@ class TestControl:
             y = torch.empty(3, 4, device="meta") @ torch.empty(4, 5, device="meta")
         assert y.shape == (3, 5)
         assert mode.coverage.operations == 0
+
+
+def test_nearest_rounding_changes_no_random_stream_state_dtype_stride_or_nan() -> None:
+    def train() -> tuple[list[torch.Tensor], dict[str, torch.Tensor], torch.Tensor]:
+        torch.manual_seed(5)
+        net = torch.nn.Sequential(
+            torch.nn.Conv2d(2, 4, 3),
+            torch.nn.BatchNorm2d(4),
+            torch.nn.Dropout(),
+            torch.nn.Flatten(),
+            torch.nn.Linear(4 * 36, 3),
+        )
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        x = torch.randn(6, 2, 8, 8).contiguous(memory_format=torch.channels_last)
+        y = net(x)
+        y.square().mean().backward()
+        optimizer.step()
+        spoilt = x.clone()
+        spoilt[0, 0, 0, 0], spoilt[1, 0, 0, 0] = torch.nan, torch.inf
+        hidden = [net[0](spoilt), net[0](spoilt) - net[0](spoilt), torch.rand(3), y]
+        return hidden, net.state_dict(), torch.get_rng_state()
+
+    stock, state, generator = train()
+    with ft.fuzzy("rn"):
+        ours, ours_state, ours_generator = train()
+    assert torch.equal(ours_generator, generator)
+    assert torch.equal(ours[2], stock[2])
+    assert list(ours_state) == list(state)
+    pairs = [*zip(ours, stock, strict=True), *((ours_state[k], state[k]) for k in state)]
+    for a, b in pairs:
+        assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+        assert torch.equal(a.isnan(), b.isnan())
+        torch.testing.assert_close(a, b, equal_nan=True)
+    assert bool(stock[1].isnan().any())

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src" / "fuzzytorch"
 NATIVE = ROOT / "native"
 
 LAYERS = (
-    {"rounding", "stream", "program", "digits", "_prism"},
+    {"rounding", "stream", "program", "digits", "text", "_prism"},
     {"backends"},
     {"table", "ops", "lookup", "records", "guards", "notices", "active", "selectors", "provenance"},
     {"fuzzy", "scope"},

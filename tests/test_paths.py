@@ -40,6 +40,18 @@ class TestPaths:
             assert product.shape == (2, 3, 5)
             assert mode.coverage.share(Verdict.ROUNDED) == 1
 
+    def test_a_convolution_scatters_under_inference_mode(self):
+        x, w, b = randn(2, 3, 8, 8), randn(5, 3, 3, 3, seed=1), randn(5, seed=2)
+        with torch.inference_mode():
+            mode = ft.fuzzy("cestac", seed=0)
+            samples = []
+            for _ in range(40):
+                with mode:
+                    samples.append(torch.nn.functional.conv2d(x, w, b, padding=1))
+            varied = torch.stack(samples)
+            assert bool((varied != varied[0]).any(0).all())
+        assert {r.verdict.name for r in mode.coverage.records} <= {"ROUNDED", "LOWERED", "EXACT"}
+
     def test_scripted_functions_are_perturbed(self):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -108,6 +120,18 @@ class TestPaths:
         assert len(caught) == 1
         assert verdicts(mode, "fuzzytorch_test.cube.default") == {Verdict.UNCOVERED: 3}
         assert mode.coverage.share(Verdict.UNCOVERED) == 1
+
+    def test_a_custom_operation_of_python_is_listed_with_its_calls_in_the_report(self):
+        @torch.library.custom_op("fuzzytorch_paths::fourth", mutates_args=())
+        def fourth(x: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(x.numpy() ** 4)
+
+        with ft.fuzzy("sr", seed=0) as mode, pytest.warns(UserWarning, match=".") as caught:
+            for _ in range(5):
+                fourth(X * 0.1)
+        assert [str(w.message).split()[0] for w in caught] == ["fuzzytorch_paths.fourth.default"]
+        (line,) = (x for x in mode.coverage.text().splitlines() if x.startswith("fuzzytorch_paths"))
+        assert line.split()[:3] == ["fuzzytorch_paths.fourth.default", "UNCOVERED", "5"]
 
     def test_the_warning_points_at_the_line_of_the_program(self, cube):
         x = X.to(torch.complex32).requires_grad_()

@@ -27,13 +27,17 @@ __all__ = [
     "coverage",
     "digits",
     "explain",
+    "first_nonfinite",
     "fuzzy",
+    "profile",
     "sample",
 ]
 
 _LAZY: Final = {
     "sample": ("fuzzytorch.ensemble.sampling", "sample"),
     "digits": ("fuzzytorch.digits", None),
+    "first_nonfinite": ("fuzzytorch.locate.watching", "first_nonfinite"),
+    "profile": ("fuzzytorch.locate.profiling", "profile"),
 }
 
 

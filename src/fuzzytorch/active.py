@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils import _python_dispatch as dispatch
+
+PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+"""Types of tensors that hold plain numbers; other subclasses answer for themselves."""
 
 
 class _Thread(threading.local):

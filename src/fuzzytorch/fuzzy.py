@@ -13,7 +13,7 @@ from torch.utils import _python_dispatch as dispatch
 from torch.utils._contextlib import context_decorator
 
 from fuzzytorch import guards
-from fuzzytorch.active import is_under_mode, lazy_views, modes_above
+from fuzzytorch.active import PLAIN, is_under_mode, lazy_views, modes_above
 from fuzzytorch.active import thread as _thread
 from fuzzytorch.backends import backend_named
 from fuzzytorch.lookup import Entry, entry, other_entry, source, without_decomposition
@@ -39,10 +39,6 @@ from fuzzytorch.rounding import Rounding
 from fuzzytorch.scope import Scope
 from fuzzytorch.stream import Stream
 from fuzzytorch.table import Row, Verdict
-
-_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
-"""Types of tensors that hold plain numbers; other subclasses answer for themselves."""
-
 
 _OTHER: Final = {Arithmetic.COMPLEX: "complex", Arithmetic.SPARSE: "sparse"}
 """Operands that rows of their own compute with."""
@@ -202,7 +198,7 @@ class fuzzy(dispatch.TorchDispatchMode):
         if thread.handling:
             # Part of an operation that a mode above already answers for.
             return func(*args, **(kwargs or {}))
-        if types and not _PLAIN.issuperset(types):
+        if types and not PLAIN.issuperset(types):
             # A tensor subclass unwraps itself and meets the mode with its parts.
             return NotImplemented
         known = self._entries.get(id(func))

@@ -21,7 +21,7 @@ def notice(message: str) -> None:
 
     The filters of :mod:`warnings` apply as if that line had called ``warnings.warn``.
     """
-    frame = _responsible(sys._getframe(1))
+    frame = responsible(sys._getframe(1))
     warnings.warn_explicit(
         message,
         UserWarning,
@@ -32,7 +32,8 @@ def notice(message: str) -> None:
     )
 
 
-def _responsible(frame: FrameType) -> FrameType:
+def responsible(frame: FrameType) -> FrameType:
+    """The innermost frame, from one on outwards, that is neither torch's nor this package's."""
     while frame.f_code.co_filename.startswith(_LIBRARIES) and frame.f_back is not None:
         frame = frame.f_back
     return frame

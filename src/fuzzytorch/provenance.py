@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 import weakref
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch._C._autograd import _get_sequence_nr as _sequence_number
+from torch.utils.weak import WeakTensorKeyDictionary
 
 _TRANSPARENT: Final = "_orig_mod"
 """How the wrapper that ``torch.compile`` puts around a module names it."""
@@ -19,15 +21,26 @@ _TRANSPARENT: Final = "_orig_mod"
 HISTORY: Final = 2**22
 """Changes of setting that are remembered; graphs older than that are refused."""
 
+_NO_NUMBER: Final = 2**64 - 1
+"""What nodes that add up the gradient of a leaf have instead of a number."""
 
-class Listener(Protocol):
+
+class Listener:
     """What is told about the calls of modules on its thread."""
 
     def enter_module(self, module: torch.nn.Module) -> Any:
-        """Called before a module runs; what it returns is handed to ``leave``."""
+        """Called before a module runs; what it returns is handed to the others."""
+        raise NotImplementedError
+
+    def takes(self, frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Called, once entered, with what the module is given."""
+
+    def returns(self, frame: Any, result: Any) -> None:
+        """Called with what the module returned."""
 
     def leave(self, frame: Any) -> None:
         """Called when the module has returned or raised."""
+        raise NotImplementedError
 
 
 class _Here(threading.local):
@@ -82,7 +95,11 @@ def _watched(stock: Callable[..., Any]) -> Callable[..., Any]:
         try:
             for listener in listeners:
                 frames.append((listener, listener.enter_module(module)))
-            return stock(module, *args, **kwargs)
+                listener.takes(frames[-1][1], args, kwargs)
+            result = stock(module, *args, **kwargs)
+            for listener, frame in reversed(frames):
+                listener.returns(frame, result)
+            return result
         finally:
             for listener, frame in reversed(frames):
                 listener.leave(frame)
@@ -205,3 +222,112 @@ class History:
         self._before = self._settings[n - 1]
         del self._starts[:n]
         del self._settings[:n]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """A module, function or operation that is running.
+
+    Attributes:
+        setting: what holds inside.
+        node: the node of autograd whose evaluation it is part of, if any.
+        root, paths: the tree in which the module was found, and where.
+        previous: the setting of nodes made before.
+    """
+
+    setting: Any
+    node: Any
+    root: torch.nn.Module | None
+    paths: tuple[str, ...]
+    previous: Any
+
+
+class Track(threading.local):
+    """Where each thread is, and which setting holds there.
+
+    A setting is any value, compared by identity; equal ones had better be one object, which
+    keeps the history short.
+    """
+
+    def __init__(self, outside: Any) -> None:
+        self.outside = outside
+        self.entered = 0
+        self.frames: list[Frame] = []
+        self.history = History(outside)
+        self._trees = Trees()
+        # Of the last call of a module in a forward pass: activation checkpointing calls it again
+        # in the backward pass, without the modules around it.
+        self._known: weakref.WeakKeyDictionary[Any, Frame] = weakref.WeakKeyDictionary()
+        self._holders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._leaves = WeakTensorKeyDictionary()
+
+    def enter(
+        self, setting: Any, root: torch.nn.Module | None = None, paths: tuple[str, ...] = ()
+    ) -> Frame:
+        """Something begins inside which a setting holds."""
+        node: Any = torch._C._current_autograd_node()
+        frame = Frame(setting, node, root, paths, self.history.current)
+        self.frames.append(frame)
+        self.history.mark(setting)
+        return frame
+
+    def enter_module(
+        self,
+        module: torch.nn.Module,
+        inside: Callable[[torch.nn.Module, tuple[str, ...]], Any],
+    ) -> Frame:
+        """A module is called: ``inside(root, paths)`` says which setting holds in it."""
+        node: Any = torch._C._current_autograd_node()
+        frames = [f for f in self.frames if f.node is node]
+        if node is not None and all(f.root is None for f in frames):
+            known = self._known.get(module)
+            if known is not None:
+                return self.enter(known.setting, None, known.paths)
+        root, paths = self._position(frames, module)
+        setting = inside(root, paths)
+        if setting is not self.outside and self._holders.get(module) is not setting:
+            self._holders[module] = setting
+            for leaf in module.parameters():
+                self._leaves[leaf] = setting
+        frame = self.enter(setting, root, paths)
+        if node is None:
+            self._known[module] = dataclasses.replace(frame, root=None)
+        return frame
+
+    def leave(self, frame: Frame) -> None:
+        """What was entered returns or raises."""
+        if frame in self.frames:
+            del self.frames[self.frames.index(frame) :]
+        if self.entered > 0:
+            self.history.mark(frame.previous)
+
+    def place(self) -> tuple[Any, Any]:
+        """The setting of what runs on this thread now.
+
+        Returns:
+            The setting, and the node of autograd whose number led to it, or ``None``.
+        """
+        node: Any = torch._C._current_autograd_node()
+        frames = self.frames
+        if frames and frames[-1].node is node:
+            return frames[-1].setting, None
+        if node is None:
+            return self.outside, None
+        number = node._sequence_nr()
+        if number == _NO_NUMBER:
+            leaf = getattr(node, "variable", None)
+            setting = self.outside if leaf is None else self._leaves.get(leaf, self.outside)
+            return setting, None
+        return self.history.at(number), node
+
+    def _position(
+        self, frames: list[Frame], module: torch.nn.Module
+    ) -> tuple[torch.nn.Module, tuple[str, ...]]:
+        """The innermost tree around a call that holds the module, and its paths there."""
+        for frame in reversed(frames):
+            if frame.root is not None:
+                paths = self._trees.paths(frame.root, module)
+                if paths:
+                    return frame.root, below(paths, frame.paths)
+        self._trees.begin(module)
+        return module, ("",)

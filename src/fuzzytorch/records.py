@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from fuzzytorch.table import Row, Verdict
+from fuzzytorch.text import aligned
 
 _NOTHING_ROUNDED: Final = "no floating-point operand, or no scalar operation in these calls"
 
@@ -72,12 +73,7 @@ class Coverage:
         order = sorted(self.records, key=lambda r: (-r.operations, -r.calls, r.name))
         rows = [("operation", "verdict", "calls", "operations", "why")]
         rows += [(r.name, r.verdict.name, str(r.calls), _count(r.operations), r.why) for r in order]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = [
-            f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  {e}"
-            for a, b, c, d, e in rows
-        ]
-        return "\n".join([self.headline(), "", *lines])
+        return "\n".join([self.headline(), "", *aligned(rows, (2, 3))])
 
     def to_json(self) -> dict[str, Any]:
         """The records, most operations first, as a value for :mod:`json`."""

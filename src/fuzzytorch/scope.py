@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from fuzzytorch import provenance
 from fuzzytorch.notices import notice
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.selectors import Selector, name_of, selectors
-
-_NO_NUMBER: Final = 2**64 - 1
-"""What nodes that add up the gradient of a leaf have instead of a number."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,40 +44,7 @@ class _Rule:
     rounding: Rounding | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _Frame:
-    """A module, function or operation that is running.
-
-    Attributes:
-        setting: what holds inside.
-        node: the node of autograd whose evaluation it is part of, if any.
-        root, paths: the tree in which the module was found, and where.
-        previous: the setting of nodes made before.
-    """
-
-    setting: Setting
-    node: Any
-    root: torch.nn.Module | None
-    paths: tuple[str, ...]
-    previous: Setting
-
-
-class _State(threading.local):
-    """What a scope knows of one thread."""
-
-    def __init__(self, outside: Setting) -> None:
-        self.entered = 0
-        self.frames: list[_Frame] = []
-        self.history = provenance.History(outside)
-        self.trees = provenance.Trees()
-        # Of the last call of a module in a forward pass: activation checkpointing calls it again
-        # in the backward pass, without the modules around it.
-        self.known: weakref.WeakKeyDictionary[Any, _Frame] = weakref.WeakKeyDictionary()
-        self.holders: weakref.WeakKeyDictionary[Any, Setting] = weakref.WeakKeyDictionary()
-        self.leaves = WeakTensorKeyDictionary()
-
-
-class Scope:
+class Scope(provenance.Listener):
     """The rules of a mode, and where each thread is.
 
     Raises:
@@ -104,7 +66,7 @@ class Scope:
         self._operations: dict[int, tuple[Any, tuple[_Rule, ...]]] = {}
         self._nodes: dict[str, tuple[_Rule, ...]] = {}
         self._functions = _Functions(self) if self._on_functions else None
-        self._state = _State(self._outside)
+        self._state = provenance.Track(self._outside)
 
     def _those(self, kind: str) -> tuple[_Rule, ...]:
         return tuple(rule for rule in self._rules if getattr(rule.selector, kind))
@@ -140,7 +102,7 @@ class Scope:
     def rounding(self, overload: Any) -> Rounding | None:
         """How an operation that is dispatched now is rounded; ``None`` for not at all."""
         state = self._state
-        setting = self._place(state)
+        setting = self._place()
         if torch.is_grad_enabled():
             state.history.follow(setting)
         rules = self._of_operation(overload)
@@ -157,86 +119,38 @@ class Scope:
         if not rules:
             yield
             return
-        frame = self._enter(self._refined(self._place(self._state), rules))
+        frame = self._state.enter(self._refined(self._place(), rules))
         try:
             yield
         finally:
             self.leave(frame)
 
-    def enter_function(self, function: Any) -> _Frame | None:
+    def enter_function(self, function: Any) -> provenance.Frame | None:
         """A function of torch is called; ``None`` if no rule speaks of it."""
         name = name_of(function)
         rules = tuple(r for r in self._on_functions if r.selector.function(name))
         if not rules:
             return None
-        return self._enter(self._refined(self._place(self._state), rules))
+        return self._state.enter(self._refined(self._place(), rules))
 
-    def enter_module(self, module: torch.nn.Module) -> _Frame:
+    def enter_module(self, module: torch.nn.Module) -> provenance.Frame:
         """A module is called."""
-        state = self._state
-        node: Any = torch._C._current_autograd_node()
-        frames = [f for f in state.frames if f.node is node]
-        if node is not None and all(f.root is None for f in frames):
-            known = state.known.get(module)
-            if known is not None:
-                return self._enter(known.setting, None, known.paths)
-        root, paths = self._position(state, frames, module)
-        rules = tuple(r for r in self._on_modules if r.selector.module(module, paths))
-        setting = self._refined(self._place(state), rules)
-        if setting is not self._outside and state.holders.get(module) is not setting:
-            state.holders[module] = setting
-            for leaf in module.parameters():
-                state.leaves[leaf] = setting
-        frame = self._enter(setting, root, paths)
-        if node is None:
-            state.known[module] = dataclasses.replace(frame, root=None)
-        return frame
 
-    def leave(self, frame: _Frame) -> None:
+        def inside(root: torch.nn.Module, paths: tuple[str, ...]) -> Setting:
+            rules = tuple(r for r in self._on_modules if r.selector.module(module, paths))
+            return self._refined(self._place(), rules)
+
+        return self._state.enter_module(module, inside)
+
+    def leave(self, frame: provenance.Frame) -> None:
         """What was entered returns or raises."""
-        state = self._state
-        if frame in state.frames:
-            del state.frames[state.frames.index(frame) :]
-        if state.entered > 0:
-            state.history.mark(frame.previous)
+        self._state.leave(frame)
 
-    def _enter(
-        self, setting: Setting, root: torch.nn.Module | None = None, paths: tuple[str, ...] = ()
-    ) -> _Frame:
-        state = self._state
-        node: Any = torch._C._current_autograd_node()
-        frame = _Frame(setting, node, root, paths, state.history.current)
-        state.frames.append(frame)
-        state.history.mark(setting)
-        return frame
-
-    def _position(
-        self, state: _State, frames: list[_Frame], module: torch.nn.Module
-    ) -> tuple[torch.nn.Module, tuple[str, ...]]:
-        """The innermost tree around a call that holds the module, and its paths there."""
-        for frame in reversed(frames):
-            if frame.root is not None:
-                paths = state.trees.paths(frame.root, module)
-                if paths:
-                    return frame.root, provenance.below(paths, frame.paths)
-        state.trees.begin(module)
-        return module, ("",)
-
-    def _place(self, state: _State) -> Setting:
+    def _place(self) -> Setting:
         """The setting of what runs on this thread now, but for rules about operations."""
-        node: Any = torch._C._current_autograd_node()
-        frames = state.frames
-        if frames and frames[-1].node is node:
-            return frames[-1].setting
-        if node is None:
-            return self._outside
-        number = node._sequence_nr()
-        if number == _NO_NUMBER:
-            leaf = getattr(node, "variable", None)
-            return self._outside if leaf is None else state.leaves.get(leaf, self._outside)
-        setting = state.history.at(number)
-        if self._on_operations:
-            setting = self._refined(setting, self._of_node(node.name()))
+        setting, node = self._state.place()
+        if node is not None and self._on_operations:
+            return self._refined(setting, self._of_node(node.name()))
         return setting
 
     def _refined(self, setting: Setting, rules: tuple[_Rule, ...]) -> Setting:

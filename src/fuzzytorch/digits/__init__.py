@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from fuzzytorch.digits.normal import Digits, cap, distance, significant
+from fuzzytorch.digits.streaming import Running
+from fuzzytorch.digits.vectors import degenerate, up_to_sign
 
-__all__ = ["Digits", "cap", "distance", "significant"]
+__all__ = ["Digits", "Running", "cap", "degenerate", "distance", "significant", "up_to_sign"]

@@ -60,6 +60,31 @@ class Digits:
     confidence: float
     cap: float
 
+    @property
+    def overall(self) -> float:
+        """Digits of all elements together: ``-log10(|std| / |mean|)``, within ``0 .. cap``.
+
+        The norms are Euclidean, over the elements that are finite in every sample; NaN if there
+        are none.  An element that is small among its neighbours counts for little, which makes
+        this the measure of what an operation that mixes the elements can preserve.
+        """
+        std = np.ravel(self.std)
+        finite = np.isfinite(std)
+        if not finite.any():
+            return math.nan
+        error, size = norm(std[finite]), norm(np.ravel(self.mean)[finite])
+        if error == 0.0:
+            return self.cap
+        if size == 0.0:
+            return 0.0
+        return min(max(math.log10(size) - math.log10(error), 0.0), self.cap)
+
+
+def norm(x: np.ndarray[Any, Any]) -> float:
+    """The Euclidean norm of finite numbers, without overflow or underflow on the way."""
+    largest = float(np.max(np.abs(x), initial=0.0))
+    return largest * float(np.sqrt(np.sum((x / largest) ** 2))) if largest else 0.0
+
 
 def significant(
     samples: Array,
@@ -82,33 +107,57 @@ def significant(
     Raises:
         ValueError: fewer than two samples, or a probability outside ``(0, 1)``.
     """
-    for name, value in (("probability", probability), ("confidence", confidence)):
-        if not 0.0 < value < 1.0:
-            raise ValueError(f"{name}={value!r} is impossible: give a number between 0 and 1.")
     count = len(samples) if samples.ndim else 0
     if count < 2:
         raise ValueError(
             f"significant digits need at least two samples along the first axis, got {count}: "
             "run the program again under another replica."
         )
-    limit = _cap_of(samples.dtype) if cap is None else cap
-    mean, std, nonfinite = _moments(samples)
+    found = estimate(
+        count,
+        *_moments(samples),
+        cap=_cap_of(samples.dtype) if cap is None else cap,
+        probability=probability,
+        confidence=confidence,
+    )
+    if isinstance(samples, torch.Tensor):
+        arrays = ("mean", "std", "digits", "lower", "nonfinite")
+        tensors: dict[str, Any] = {n: torch.as_tensor(getattr(found, n)) for n in arrays}
+        return dataclasses.replace(found, **tensors)
+    return found
+
+
+def estimate(
+    count: int,
+    mean: np.ndarray[Any, Any],
+    std: np.ndarray[Any, Any],
+    nonfinite: np.ndarray[Any, Any],
+    *,
+    cap: float,
+    probability: float = 0.95,
+    confidence: float = 0.95,
+) -> Digits:
+    """The significant digits that belong to moments of ``count >= 2`` samples.
+
+    Raises:
+        ValueError: a probability outside ``(0, 1)``.
+    """
+    for name, value in (("probability", probability), ("confidence", confidence)):
+        if not 0.0 < value < 1.0:
+            raise ValueError(f"{name}={value!r} is impossible: give a number between 0 and 1.")
     with np.errstate(divide="ignore", invalid="ignore"):
         # 0/0 means a result that is always zero: exact, like every std of zero.
         raw = np.where(std == 0.0, np.inf, -np.log10(std / np.abs(mean)))
-    digits = np.clip(raw, 0.0, limit)
-    lower = np.clip(raw - bound_offset(count, probability, confidence), 0.0, limit)
-    back: Any = torch.as_tensor if isinstance(samples, torch.Tensor) else np.asarray
     return Digits(
         count,
-        mean=back(mean),
-        std=back(std),
-        digits=back(digits),
-        lower=back(lower),
-        nonfinite=back(nonfinite),
+        mean=np.asarray(mean),
+        std=np.asarray(std),
+        digits=np.clip(raw, 0.0, cap),
+        lower=np.clip(raw - bound_offset(count, probability, confidence), 0.0, cap),
+        nonfinite=np.asarray(nonfinite),
         probability=probability,
         confidence=confidence,
-        cap=limit,
+        cap=cap,
     )
 
 

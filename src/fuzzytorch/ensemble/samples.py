@@ -27,6 +27,16 @@ class Failure:
     replica: int
     error: str
 
+    @classmethod
+    def of(cls, replica: int, error: Exception) -> Failure:
+        """The failure that an exception stands for."""
+        return cls(replica, describe(error))
+
+
+def describe(error: Exception) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {error}"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Leaf:

@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fuzzytorch.active import stock
-from fuzzytorch.ensemble.samples import Failure, Leaf, Samples, stack
+from fuzzytorch.ensemble.samples import Failure, Leaf, Samples, describe, stack
 from fuzzytorch.fuzzy import fuzzy
 
 
@@ -109,7 +109,7 @@ class _Run:
             self.reference = self._flatten(tree)
         except Exception as error:  # noqa: BLE001 - reported; the samples may still succeed
             self.cause = error
-            self.notes.append(f"The run without noise failed: {_describe(error)}")
+            self.notes.append(f"The run without noise failed: {describe(error)}")
         finally:
             self.rewind()
 
@@ -123,7 +123,7 @@ class _Run:
             self.trees[replica] = self._flatten(tree)
         except Exception as error:  # noqa: BLE001 - recorded; the ensemble goes on
             self.cause = self.cause or error
-            self.failures.append(Failure(replica, _describe(error)))
+            self.failures.append(Failure.of(replica, error))
         seen = context.coverage
         self.coverage = seen if self.coverage is None else self.coverage.merge(seen)
 
@@ -195,7 +195,3 @@ def _kind(leaf: Any) -> str:
     if isinstance(leaf, np.generic | bool | int | float | complex):
         return "a number"
     return "an object"
-
-
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

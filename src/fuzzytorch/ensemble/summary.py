@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fuzzytorch.rounding import Rounding
+from fuzzytorch.text import aligned
 
 if TYPE_CHECKING:
     from fuzzytorch.ensemble.samples import Leaf, Samples
@@ -23,24 +24,13 @@ _LEGEND = (
 def summarize(samples: Samples) -> str:
     """The text of :meth:`~fuzzytorch.ensemble.samples.Samples.summary`."""
     title = f"{len(samples)} samples, mode {samples.mode}, seed {samples.seed}"
-    lines = [title, "", *_table([_HEADER, *map(_row, samples.leaves)]), "", _LEGEND]
+    lines = [title, "", *aligned([_HEADER, *map(_row, samples.leaves)], range(2, 7)), "", _LEGEND]
     remarks = list(_remarks(samples))
     if remarks:
         lines += ["", *(f"! {remark}" for remark in remarks)]
     if samples.coverage is not None:
         lines += ["", f"coverage: {samples.coverage.headline()}"]
     return "\n".join(lines)
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if i < 2 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _row(leaf: Leaf) -> tuple[str, ...]:
