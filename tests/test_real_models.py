@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from model_zoo import MODELS, Model
+from zoo import MODELS, Model
 
 import fuzzytorch as ft
 from fuzzytorch.table import Verdict
