@@ -24,6 +24,7 @@ FAMILIES: Final = (
     "softmax",
     "pooling",
     "loss",
+    "ctc",
     "attention",
     "transformer",
     "recurrent",
