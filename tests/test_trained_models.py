@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import math
 from collections import Counter
 
@@ -23,9 +24,15 @@ CALLS = 3
 """TorchScript profiles the first calls of a module and runs others optimized."""
 
 
+def needs(package):
+    """Skips a test without the package, which is not imported: one sets torch to one thread."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"the weights of the model come in the package {package}")
+
+
 @pytest.fixture(params=TRAINED, ids=lambda model: model.name)
 def model(request) -> Model:
-    pytest.importorskip(request.param.needs, reason="its weights come in that package")
+    needs(request.param.needs)
     return request.param
 
 
@@ -84,7 +91,7 @@ def noise(samples):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_vowels_are_heard_as_speech_and_silence_and_noise_are_not(mode):
-    pytest.importorskip("silero_vad", reason="its weights come in that package")
+    needs("silero_vad")
     net = detector()
     with torch.no_grad():
         heard, coverage = under(lambda: probabilities(net, speech(2.0)), mode)
@@ -115,7 +122,7 @@ def extraction():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_brain_keeps_its_outline(mode):
-    pytest.importorskip("deepbet", reason="its weights come in that package")
+    needs("deepbet")
     inference, expected = extraction()
     assert dice(expected, head(256)[1]) > 0.85
     found, coverage = under(inference.step, mode)
@@ -127,7 +134,7 @@ def test_a_brain_keeps_its_outline(mode):
 @pytest.fixture(params=["silero_vad", "deepbet"])
 def scripted(request):
     """A scripted module, the call of it, and the loss that fine-tuning would take from it."""
-    pytest.importorskip(request.param, reason="its weights come in that package")
+    needs(request.param)
     if request.param == "silero_vad":
         net, frame = detector(), speech(0.25)[None, -FRAME:]
         return net, lambda: net(frame, RATE), lambda y: y.log().mean().neg()
