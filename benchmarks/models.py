@@ -1,7 +1,7 @@
-"""Coverage and slowdown of whole models, one training step each, as a page of the documentation.
+"""Coverage and slowdown of whole models, one step of each, as a page of the documentation.
 
 Stock torch and every mode are measured in turn in one process, so that a noisy machine disturbs
-all of them alike; the table holds ratios of medians. Weights are random, nothing is downloaded.
+all of them alike; the table holds ratios of medians. Nothing is downloaded.
 
     python benchmarks/models.py > docs/models.md
     python benchmarks/models.py --size small --only LSTM,BERT --modes sr
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from model_zoo import MODELS, Model, Training
 from speed import STOCK, context, machine
+from zoo import MODELS, TRAINED, Inference, Model, Training
 
 WEAK = ("COARSE", "UNCOVERED")
 """Verdicts of operations that are named in the table."""
@@ -29,9 +29,10 @@ WEAK = ("COARSE", "UNCOVERED")
 _HEAD = """\
 # Models
 
-One training step (a forward and a backward pass) of models with random weights: the share of its
-floating-point operations that are rounded one by one, and its time as a multiple of that under
-stock torch, medians of up to five steps. `make models` prints this page.
+One training step (a forward and a backward pass) of models with random weights, and one inference
+of models with trained ones: the share of the floating-point operations that are rounded one by one,
+and the time as a multiple of that under stock torch, medians of up to five. `make models` prints
+this page.
 
 Machine: {machine}.
 
@@ -39,7 +40,7 @@ Machine: {machine}.
 |---|---|---:|---:|---|---:|{rule}"""
 
 
-def covered(step: Training, mode: str) -> Any:
+def covered(step: Training | Inference, mode: str) -> Any:
     """The coverage of one step under a mode."""
     with warnings.catch_warnings(), context(mode) as run:
         warnings.simplefilter("ignore")  # what is not covered stands in the table
@@ -47,7 +48,7 @@ def covered(step: Training, mode: str) -> Any:
     return run.coverage
 
 
-def measure(step: Training, modes: tuple[str, ...], budget: float) -> dict[str, float]:
+def measure(step: Training | Inference, modes: tuple[str, ...], budget: float) -> dict[str, float]:
     """Median seconds of a step in stock torch and in every mode, measured in turn."""
     taken: dict[str, list[float]] = {mode: [] for mode in (STOCK, *modes)}
     end = time.perf_counter() + budget
@@ -110,7 +111,7 @@ def main() -> int:
     named = "; ".join(f"{key}: {value}" for key, value in where.items())
     print(_HEAD.format(machine=named, modes=" | ".join(modes), rule="---:|" * len(modes)))
     results: dict[str, Any] = {"machine": where, "size": chosen.size, "models": {}}
-    for model in MODELS:
+    for model in (*MODELS, *TRAINED):
         if words and not any(word in model.name for word in words):
             continue
         if model.needs is not None and importlib.util.find_spec(model.needs) is None:

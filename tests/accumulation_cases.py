@@ -237,6 +237,21 @@ _LSTM: Final = (
 )
 """Input of four steps, weights and biases of an LSTM of width three, its first states."""
 
+_LABELS: Final = torch.tensor([[1, 3, 3], [2, 4, 1]])
+
+
+def _spelled(*lengths: int) -> tuple[Any, ...]:
+    """Logarithms of probabilities of five labels in seven steps, targets and their lengths."""
+    targets = torch.cat([row[:n] for row, n in zip(_LABELS, lengths, strict=True)])
+    return normal(7, 2, 5).log_softmax(2), targets, [7, 7], list(lengths)
+
+
+def _spelling(*lengths: int) -> tuple[Any, ...]:
+    """What the gradient of the loss takes."""
+    args = _spelled(*lengths)
+    return (normal(2), *args, *torch.ops.aten._ctc_loss(*args), 0)
+
+
 _GRID: Final = normal(2, 4, 3, 2) * 0.7
 
 _LINEAR: Final = {"linear1d": (5,), "bilinear2d": (5, 8), "trilinear3d": (3, 5, 4)}
@@ -279,6 +294,13 @@ WRITTEN: Final[dict[str, list[tuple[Any, ...]]]] = {
         (normal(3, 5), normal(6, 5), _BAGS[0], torch.tensor([0, 4, 8]), _BAGS[1], 0, 2)
     ],
     "aten._grid_sampler_2d_cpu_fallback.default": [(normal(2, 3, 5, 4), _GRID, 0, 0, True)],
+    "aten._ctc_loss.default": [
+        (normal(7, 2, 5).log_softmax(2), _LABELS, [7, 7], [3, 3], 0),
+        (normal(7, 2, 5).log_softmax(2), _LABELS - 1, [7, 7], [3, 3], 4),
+        _spelled(0, 0),
+    ],
+    "aten._ctc_loss_backward.default": [_spelling(3, 3), _spelling(3, 1), _spelling(0, 2)],
+    "aten._logcumsumexp.default": [(normal(3, 9), 1)],
     "aten.mkldnn_rnn_layer.default": [(*_LSTM, False, [], 2, 3, 1, True, False, False, True)],
     "aten.grid_sampler_2d_backward.default": [
         (normal(2, 3, 4, 3), normal(2, 3, 5, 4), _GRID, *options, [True, True])

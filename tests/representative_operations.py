@@ -83,6 +83,11 @@ def _remembered(x: torch.Tensor) -> torch.Tensor:
         return _LSTM(x)[0]
 
 
+def _transcribed(x: torch.Tensor) -> torch.Tensor:
+    targets, lengths = torch.tensor([[1, 2, 2]] * len(x)), ([5] * len(x), [3] * len(x))
+    return F.ctc_loss(-x.movedim(0, 1), targets, *lengths, reduction="none")
+
+
 def _index(n: int, rows: int) -> torch.Tensor:
     return torch.arange(n) * 5 % rows
 
@@ -200,6 +205,7 @@ OPERATIONS: Final = (
         _same(1, 10),
         lambda x: F.cross_entropy(x, _index(len(x), 10), reduction="none"),
     ),
+    Operation("ctc", "transcription", _same(1, 5, 7), _transcribed),
     Operation(
         "indexing",
         "index_add",

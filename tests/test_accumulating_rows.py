@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from accumulation_cases import Case, normal, rows_of
 from accumulation_laws import (
     counts,
@@ -13,7 +14,7 @@ from accumulation_laws import (
     noise_reaches_inexact_elements,
 )
 
-from fuzzytorch.table import Row, overload_named
+from fuzzytorch.table import Row, Verdict, overload_named
 
 FAMILIES = (
     "linear_algebra",
@@ -24,8 +25,9 @@ FAMILIES = (
     "softmax",
     "pooling",
     "loss",
+    "ctc",
 )
-ROWS = rows_of(*FAMILIES)
+ROWS = [row for row in rows_of(*FAMILIES) if row.verdict is not Verdict.LOWERED]
 
 INTEGERS = frozenset(
     [
@@ -88,6 +90,17 @@ COUNTED = {
     "aten.var.correction": ((normal(5, 7), [1]), 5),
     "aten.cumsum.default": ((normal(5, 7), 1), 5 * 6),
     "aten.logsumexp.default": ((normal(5, 7), [1]), 5 * (7 + 7 + 6 + 1 + 1)),
+    "aten._ctc_loss.default": (
+        (normal(4, 3, 5), torch.tensor([[1, 2]] * 3), [4, 4, 4], [2, 2, 2]),
+        3 * (3 * 5 * (3 + 3 + 2 + 1 + 2) + (2 + 2 + 1 + 1 + 1)),
+    ),
+    "aten._ctc_loss_backward.default": (
+        (
+            *(normal(3), normal(4, 3, 5), torch.zeros(3, 0, dtype=torch.long)),
+            *([4, 4, 4], [0, 0, 0], normal(3), normal(3, 4, 1), 0),
+        ),
+        3 * (3 * (3 + 3 + 2 + 1 + 2) + 4 + 4 * 5 * 6),
+    ),
     "aten.native_layer_norm.default": (
         (normal(5, 7), [7], normal(7), normal(7), 1e-5),
         5 * (6 + 1 + 13 + 4) + 35 * (1 + 2 + 1),

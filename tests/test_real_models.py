@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import pytest
 import torch
-from model_zoo import MODELS, Model
+from zoo import MODELS, Model
 
 import fuzzytorch as ft
 from fuzzytorch.table import Verdict
-
-KNOWN = {"WavLM, CTC": {"aten._ctc_loss.Tensor", "aten._ctc_loss_backward.Tensor"}}
-"""What is not rounded operation by operation, by model."""
 
 UNIT = 2.0**-23
 """The largest relative error of one rounding in ``sr`` and ``ud``."""
@@ -38,9 +34,8 @@ def gradient(step):
 
 
 def under(step, mode, seed):
-    """Loss, gradient and coverage of one step; operations that are not covered do not warn."""
-    with warnings.catch_warnings(), ft.fuzzy(mode, seed=seed) as run:
-        warnings.filterwarnings("ignore", ".* runs without perturbation")
+    """Loss, gradient and coverage of one step."""
+    with ft.fuzzy(mode, seed=seed, strict=True) as run:
         loss = step.step()
     return loss, gradient(step), run.coverage
 
@@ -50,7 +45,7 @@ def test_a_training_step_is_rounded_throughout_and_stays_what_it_was(model, mode
     step = model.at("small")
     loss, expected = step.step(), gradient(step)
     found, perturbed, coverage = under(step, mode, seed=0)
-    assert weakly_covered(coverage) == KNOWN.get(model.name, set())
+    assert not weakly_covered(coverage)
     # Roundings are a random walk; the gradient at a minimum has no leading digits to keep.
     bound = UNIT * math.sqrt(coverage.operations)
     assert abs(found - loss) <= bound * abs(loss)
@@ -68,8 +63,7 @@ def test_inference_is_rounded_throughout(model, grad):
     step.module.eval()
     with grad():
         expected = step.loss()
-        with warnings.catch_warnings(), ft.fuzzy("sr", seed=0) as run:
-            warnings.filterwarnings("ignore", ".* runs without perturbation")
+        with ft.fuzzy("sr", seed=0, strict=True) as run:
             found = step.loss()
-    assert weakly_covered(run.coverage) <= KNOWN.get(model.name, set())
+    assert not weakly_covered(run.coverage)
     assert abs(found - expected) <= UNIT * math.sqrt(run.coverage.operations) * abs(expected)

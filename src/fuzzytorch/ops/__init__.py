@@ -29,6 +29,7 @@ FAMILIES: Final = (
     "softmax",
     "pooling",
     "loss",
+    "ctc",
     "attention",
     "transformer",
     "recurrent",
