@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -16,14 +16,21 @@ from fuzzytorch import guards
 from fuzzytorch.active import is_under_mode, lazy_views, modes_above
 from fuzzytorch.active import thread as _thread
 from fuzzytorch.backends import backend_named
-from fuzzytorch.lookup import resolve, unlowered
+from fuzzytorch.gaps import Gap, Gaps, uncovered
+from fuzzytorch.lookup import own_row, resolve, unlowered
 from fuzzytorch.notices import notice
-from fuzzytorch.ops.admission import admit, needs_admission
+from fuzzytorch.ops.admission import (
+    REFUSALS,
+    accepted,
+    admit,
+    needs_admission,
+    refuse,
+    rehearse,
+)
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.coarse import NotInBinary64, estimated_operations
 from fuzzytorch.ops.dtypes import (
     Arithmetic,
-    accepted,
     arithmetic,
     conversion,
     converted,
@@ -32,12 +39,12 @@ from fuzzytorch.ops.dtypes import (
     without_integers,
     working_dtype,
 )
-from fuzzytorch.ops.variants import conflicts, derived, direct, split, write
+from fuzzytorch.ops.variants import conflicts, derived, direct, split, tangled, write
 from fuzzytorch.records import Coverage, Record
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.scope import Scope
 from fuzzytorch.stream import Stream
-from fuzzytorch.table import Row, Verdict
+from fuzzytorch.table import Row, Table, Verdict
 
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 """Types of tensors that hold plain numbers; other subclasses answer for themselves."""
@@ -72,7 +79,11 @@ class fuzzy(dispatch.TorchDispatchMode):
         precision, emin, emax: replace those of the format: bits of the significand (2 to
             24), exponents of the smallest normal and of the largest number.
         backend: one of :data:`fuzzytorch.backends.BACKENDS`; the native kernels if ``None``.
-        strict: raise instead of warning when an operation runs unperturbed.
+        strict: do not accept that an operation runs unperturbed.  All of them run, warned about as
+            ever, so that one run finds them all; leaving the mode raises an error that lists
+            them with the modules where they were called, unless another exception is under way.
+        rows: :class:`fuzzytorch.Row` values that this mode uses before those of the table, for
+            operations of an extension, or to compute one of torch otherwise.
         include: round what is selected only; ``None`` selects everything.
         exclude: do not round what is selected; stock kernels run, in the forward pass and in
             the backward pass, and are counted as ``EXCLUDED``.
@@ -96,9 +107,11 @@ class fuzzy(dispatch.TorchDispatchMode):
 
     Raises:
         ValueError: an unknown mode, format or backend, an impossible precision or range,
-            a seed or replica out of range, a function to select that is not torch's.
+            a seed or replica out of range, a function to select that is not torch's, a row
+            for an operation that torch does not know, or two rows for one.
         TypeError: a value that selects nothing, or a scope without a ``Rounding``.
         RuntimeError: the native kernels were not built.
+        UncoveredError: from a strict mode when it is left.
     """
 
     def __init__(
@@ -116,6 +129,7 @@ class fuzzy(dispatch.TorchDispatchMode):
         include: Any = None,
         exclude: Any = None,
         scopes: Any = None,
+        rows: Sequence[Row] = (),
     ) -> None:
         super().__init__()
         self.rounding = _rounding(mode, format, precision, emin, emax)
@@ -125,8 +139,10 @@ class fuzzy(dispatch.TorchDispatchMode):
         Stream(self.seed, self.replica, 0)
         self.backend = backend_named(backend)
         self.strict = strict
-        selects = not (include is None and exclude is None and scopes is None)
-        self._scope = Scope(include, exclude, scopes, self.rounding) if selects else None
+        asks = strict or not (include is None and exclude is None and scopes is None)
+        self._scope = Scope(include, exclude, scopes, self.rounding, strict) if asks else None
+        self._gaps = Gaps()
+        self._own = Table({"rows": rows})
         self._first_call = 0
         self._numbers = itertools.count()
         self._forks = 0
@@ -151,6 +167,8 @@ class fuzzy(dispatch.TorchDispatchMode):
         )
 
     def __enter__(self) -> fuzzy:
+        if not any(mode is self for mode in _thread.active):
+            self._gaps.clear()
         guards.enter(is_under_mode)
         super().__enter__()
         _thread.active.append(self)
@@ -171,6 +189,8 @@ class fuzzy(dispatch.TorchDispatchMode):
         guards.leave()
         if self._scope is not None:
             self._scope.exit(complete=bool(self._counts) and not any(exception))
+        if self.gaps and not any(exception) and not any(m is self for m in _thread.active):
+            raise uncovered(repr(self), self.gaps)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, run under this mode at every call."""
@@ -185,6 +205,11 @@ class fuzzy(dispatch.TorchDispatchMode):
                 for (name, verdict), (calls, operations, why) in self._counts.items()
             )
         )
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What ran unperturbed, and where, since this mode was entered; of strict modes only."""
+        return self._gaps.found
 
     def count_fork(self) -> None:
         """Numbers the next forked child of this process."""
@@ -208,7 +233,7 @@ class fuzzy(dispatch.TorchDispatchMode):
             return NotImplemented
         known = self._rows.get(id(func))
         if known is None:
-            known = self._rows[id(func)] = _known(func)
+            known = self._rows[id(func)] = _known(func, self._own)
         _, row, admission = known
         rounding = self.rounding
         if self._scope is not None:
@@ -257,10 +282,13 @@ class fuzzy(dispatch.TorchDispatchMode):
             return func(*args, **kwargs)
         if kind is Arithmetic.IMPOSSIBLE:
             return self._uncovered(row, func, args, kwargs, unusual(operands, rest))
-        if admission:
+        if admission or kind is Arithmetic.MIXED:
             admit(overload, operands, rest)
         dtype = working_dtype(kind, operands, rest)
         out = None if variant is None else direct(operands, rest, targets, dtype)
+        if targets and out is None and tangled(operands, rest, targets):
+            # Each operation of stock torch has its own opinion on memory that overlaps.
+            rehearse(func, args, kwargs)
         call = Call(overload, rounding, self.backend, self._next_stream, out, dtype)
         try:
             result = self._apply(row, call, kind, operands, rest)
@@ -269,6 +297,8 @@ class fuzzy(dispatch.TorchDispatchMode):
                 return self._run(_unlowered(row, func), func, args, kwargs, rounding)
         except NotInBinary64:
             return self._uncovered(row, func, args, kwargs, "torch has no binary64 kernel for it")
+        except REFUSALS as error:
+            refuse(func, args, kwargs, error)
         if variant is not None:
             results = result if isinstance(result, (list, tuple)) else (result,)
             if conflicts(variant, results, targets, lambda: accepted(func, args, kwargs)):
@@ -368,20 +398,18 @@ class fuzzy(dispatch.TorchDispatchMode):
     ) -> Any:
         """Runs stock torch, counts it, and says so once by name."""
         reads = any(_is_inexact(x) for x in tensors(args, kwargs))
-        if self.strict and reads:
-            raise RuntimeError(_complaint(row.name, why))
         with lazy_views():
             result = func(*args, **kwargs)
         if not reads and not _holds_floats(result):
             self._count(row, Verdict.EXACT, 0)
             return result
-        if self.strict:
-            raise RuntimeError(_complaint(row.name, why))
+        if self.strict and self._scope is not None:
+            self._gaps.add(row.name, why, self._scope.module())
         operations = estimated_operations(func, args, kwargs, result)
         self._count(row, Verdict.UNCOVERED, operations, why)
         if row.name not in self._warned:
             self._warned.add(row.name)
-            notice(_complaint(row.name, why))
+            notice(f"{row.name} runs without perturbation under the fuzzytorch mode ({why}).")
         return result
 
 
@@ -399,12 +427,12 @@ def _rounding(
     )
 
 
-def _known(func: Any) -> tuple[Any, Row, bool]:
+def _known(func: Any, own: Table) -> tuple[Any, Row, bool]:
     """An overload, its row, and whether its calls are to be admitted by stock torch."""
     if not isinstance(func, torch._ops.OpOverload):
         why = "it is not an operation of the dispatcher"
         return func, Row(str(func), Verdict.UNCOVERED, None, why), False
-    row = resolve(func)
+    row = own_row(own, func) or resolve(func)
     return func, row, needs_admission(row, _source(row, func))
 
 
@@ -459,7 +487,3 @@ def _without_floats(
     result = func(*args, **kwargs)
     writes = row.variant is None and not func._schema.is_mutable
     return not (writes and _holds_floats(result)), result
-
-
-def _complaint(name: str, why: str) -> str:
-    return f"{name} runs without perturbation under the fuzzytorch mode ({why})."

@@ -18,6 +18,18 @@ def table() -> Table:
     )
 
 
+def own_row(own: Table, overload: Any) -> Row | None:
+    """The row that a mode has of its own for an overload, or for its functional base."""
+    if len(own) == 0:
+        return None
+    written = own.get(str(overload))
+    variant = variants.variant_of(overload)
+    if written is not None or variant is None:
+        return written
+    base = own.get(str(variant.base))
+    return None if base is None else variants.derived(overload, variant, base)
+
+
 @functools.cache
 def resolve(overload: Any) -> Row:
     """The row of any overload, in this order.

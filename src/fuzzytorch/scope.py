@@ -35,11 +35,13 @@ class Setting:
         included: whether something around it is included; true where nothing had to be.
         excluded: whether something around it is excluded.
         rounding: of the innermost scope around it; ``None`` for that of the mode.
+        module: path and class of the innermost module around it, where a scope keeps them.
     """
 
     included: bool
     excluded: bool = False
     rounding: Rounding | None = None
+    module: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -85,13 +87,18 @@ class _State(threading.local):
 class Scope:
     """The rules of a mode, and where each thread is.
 
+    With ``paths``, it keeps the path of every module that is called, for :meth:`module`.
+
     Raises:
         TypeError, ValueError: as :class:`fuzzytorch.fuzzy` says.
     """
 
-    def __init__(self, include: Any, exclude: Any, scopes: Any, rounding: Rounding) -> None:
+    def __init__(
+        self, include: Any, exclude: Any, scopes: Any, rounding: Rounding, paths: bool = False
+    ) -> None:
         self._rules = (*_listed(include, "include"), *_listed(exclude, "exclude"), *_mapped(scopes))
         self._default = rounding
+        self._paths = paths
         self._outside = Setting(included=include is None)
         self._on_modules = self._those("on_modules")
         self._on_operations = self._those("on_operations")
@@ -150,6 +157,10 @@ class Scope:
             return None
         return setting.rounding or self._default
 
+    def module(self) -> str:
+        """Path and class of the module that what runs on this thread now belongs to, if any."""
+        return self._place(self._state).module
+
     @contextlib.contextmanager
     def inside(self, overload: Any) -> Iterator[None]:
         """The operations inside are parts of an operation, and belong to its rules."""
@@ -183,6 +194,8 @@ class Scope:
         root, paths = self._position(state, frames, module)
         rules = tuple(r for r in self._on_modules if r.selector.module(module, paths))
         setting = self._refined(self._place(state), rules)
+        if self._paths:
+            setting = self._placed(setting, module, paths[0])
         if setting is not self._outside and state.holders.get(module) is not setting:
             state.holders[module] = setting
             for leaf in module.parameters():
@@ -252,9 +265,16 @@ class Scope:
                 setting.included or any(r.argument == "include" for r in rules),
                 setting.excluded or any(r.argument == "exclude" for r in rules),
                 roundings[-1] if roundings else setting.rounding,
+                setting.module,
             )
             inside = self._inside[key] = self._settings.setdefault(inside, inside)
         return inside
+
+    def _placed(self, setting: Setting, module: torch.nn.Module, path: str) -> Setting:
+        """A setting with the name of a module."""
+        kind = type(module).__qualname__
+        placed = dataclasses.replace(setting, module=f"{path} ({kind})" if path else kind)
+        return self._settings.setdefault(placed, placed)
 
     def _of_operation(self, overload: Any) -> tuple[_Rule, ...]:
         if not self._on_operations:

@@ -133,8 +133,13 @@ def overload_named(name: str) -> Any:
     """The overload of a name such as ``"aten.add.Tensor"``.
 
     Raises:
-        ValueError: this torch has no such overload.
+        ValueError: this torch has no such overload, or no name of one.
     """
+    if name.count(".") != 2:
+        raise ValueError(
+            f"{name!r} is not the name of an overload: a row has one such as 'aten.add.Tensor', or "
+            "'demo.op.default' where there is only one."
+        )
     namespace, operation, overload = name.split(".")
     packet = getattr(getattr(torch.ops, namespace), operation, None)
     if packet is None or overload not in dispatched(packet):

@@ -338,18 +338,6 @@ _WITH_STATISTICS: Final = frozenset(
 """Operations whose second and third result are means and reciprocal deviations."""
 
 
-def accepted(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the meta kernel of stock torch takes the arguments, or there is none to ask."""
-    meta_args, meta_kwargs = tree_map(_to_meta, (args, kwargs))
-    try:
-        overload(*meta_args, **meta_kwargs)
-    except NotImplementedError:
-        return True
-    except (RuntimeError, TypeError, ValueError):
-        return False
-    return True
-
-
 def _to_meta(x: Any) -> Any:
     if isinstance(x, torch.Tensor):
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
