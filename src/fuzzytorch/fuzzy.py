@@ -109,7 +109,7 @@ class fuzzy(dispatch.TorchDispatchMode):
         ValueError: an unknown mode, format or backend, an impossible precision or range,
             a seed or replica out of range, a function to select that is not torch's, a row
             for an operation that torch does not know, or two rows for one.
-        TypeError: a value that selects nothing, or a scope without a ``Rounding``.
+        TypeError: a value that selects nothing, a scope without a ``Rounding``, or what is no row.
         RuntimeError: the native kernels were not built.
         UncoveredError: from a strict mode when it is left.
     """

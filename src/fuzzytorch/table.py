@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -94,6 +93,7 @@ class Table:
     """A frozen index of rows by overload.
 
     Raises:
+        TypeError: what is not a row.
         ValueError: two rows for one overload, or a row for an overload that this torch
             does not have.
     """
@@ -103,6 +103,10 @@ class Table:
         origin: dict[str, str] = {}
         for family, members in families.items():
             for row in members:
+                if not isinstance(row, Row):
+                    raise TypeError(
+                        f"{row!r} is not a Row: give fuzzytorch.Row(name, verdict, function, why)."
+                    )
                 if row.name in rows:
                     raise ValueError(
                         f"{row.name} has two rows, one in the family {origin[row.name]!r} and one "
@@ -155,15 +159,11 @@ def dispatched(packet: Any) -> list[str]:
 
     The others are those that TorchScript has for numbers, lists and strings.
     """
-    names = _dispatcher_names()
     qualified = packet._qualified_op_name
     return [
         overload
         for overload in packet.overloads()
-        if (qualified if overload == "default" else f"{qualified}.{overload}") in names
+        if torch._C._dispatch_has_kernel(
+            qualified if overload == "default" else f"{qualified}.{overload}"
+        )
     ]
-
-
-@functools.cache
-def _dispatcher_names() -> frozenset[str]:
-    return frozenset(torch._C._dispatch_get_all_op_names())
