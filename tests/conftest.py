@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from commands import Command, Done
 
 from fuzzytorch import cli
+
+STOCK_CALL = torch.nn.Module.__call__
 
 
 @pytest.fixture
@@ -25,3 +30,13 @@ def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setenv("COLUMNS", "200")
     return run
+
+
+@pytest.fixture
+def silent_scope() -> Iterator[None]:
+    """A selector that meets nothing fails the test, unless the test expects the warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+    assert torch.nn.Module.__call__ is STOCK_CALL
+    assert torch._C._len_torch_function_stack() == 0
