@@ -65,9 +65,13 @@ def refused(run: Callable[[], Any]) -> tuple[type, str] | None:
 def state(tensors: list[torch.Tensor]) -> list[Any]:
     """Everything about tensors that can be compared, their numbers bit by bit."""
     return [
-        (x.shape, x.dtype, x._version, None if x.grad is None else bits(x.grad), bits(x))
+        (x.shape, x.dtype, version(x), None if x.grad is None else bits(x.grad), bits(x))
         for x in tensors
     ]
+
+
+def version(x: torch.Tensor) -> int | None:
+    return None if x.is_inference() else x._version
 
 
 def bits(x: torch.Tensor) -> bytes | None:
