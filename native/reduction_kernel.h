@@ -43,7 +43,7 @@ PRISM_INLINE typename P::Wide next_term(const P& policy, typename P::Wide acc, t
   return policy.template apply<kCombine<kind>, ranged>(acc, x, acc, d);
 }
 
-// Thirty-two lanes in two registers groups.
+// Thirty-two lanes in two groups of registers.
 template <class P>
 struct Lanes32 {
   typename P::Wide v[2];

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from oracle import Number, Oracle, fractions, indices
 
+from fuzzytorch.backends.protocol import Geometry
 from fuzzytorch.program import Program
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.stream import Stream
@@ -220,7 +221,7 @@ def _gemm(batch: int, m: int, k: int, n: int) -> Case:
 
 
 @dataclasses.dataclass(frozen=True)
-class Geometry:
+class Convolution:
     """The shapes and settings of a convolution."""
 
     x: tuple[int, ...]
@@ -242,8 +243,8 @@ class Geometry:
         )
 
     @property
-    def settings(self) -> tuple[Any, ...]:
-        return (self.stride, self.padding, self.dilation, self.groups)
+    def geometry(self) -> Geometry:
+        return Geometry(self.stride, self.padding, self.dilation, self.groups)
 
     def source(self, position: Sequence[int], tap: Sequence[int]) -> tuple[int, ...] | None:
         """The input position that an output position reads through a tap, if it is inside."""
@@ -254,21 +255,21 @@ class Geometry:
 
 
 GEOMETRIES = (
-    Geometry((1, 4, 1, 6, 7), (4, 2, 1, 3, 2), (1, 2, 1), (0, 1, 1), (1, 1, 2), 2),
-    Geometry((2, 2, 3, 4, 3), (2, 2, 2, 2, 2), (2, 1, 2), (1, 0, 1), (1, 2, 1)),
-    Geometry((2, 1, 1, 8, 7), (2, 1, 1, 2, 2), (1, 3, 3)),
-    Geometry((1, 29, 1, 3, 3), (1, 29, 1, 3, 3)),
-    Geometry((1, 1, 1, 2, 3), (70, 1, 1, 2, 2), (1, 1, 1), (0, 1, 0)),
-    Geometry((1, 1, 1, 1, 3), (150, 1, 1, 1, 2), (1, 1, 2)),
-    Geometry((2, 1, 1, 10, 10), (1, 1, 1, 1, 1)),
-    Geometry((3, 2, 1, 10, 11), (2, 1, 1, 2, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1), 2),
+    Convolution((1, 4, 1, 6, 7), (4, 2, 1, 3, 2), (1, 2, 1), (0, 1, 1), (1, 1, 2), 2),
+    Convolution((2, 2, 3, 4, 3), (2, 2, 2, 2, 2), (2, 1, 2), (1, 0, 1), (1, 2, 1)),
+    Convolution((2, 1, 1, 8, 7), (2, 1, 1, 2, 2), (1, 3, 3)),
+    Convolution((1, 29, 1, 3, 3), (1, 29, 1, 3, 3)),
+    Convolution((1, 1, 1, 2, 3), (70, 1, 1, 2, 2), (1, 1, 1), (0, 1, 0)),
+    Convolution((1, 1, 1, 1, 3), (150, 1, 1, 1, 2), (1, 1, 2)),
+    Convolution((2, 1, 1, 10, 10), (1, 1, 1, 1, 1)),
+    Convolution((3, 2, 1, 10, 11), (2, 1, 1, 2, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1), 2),
 )
 
 
-def _conv(g: Geometry, number: int) -> Case:
+def _conv(g: Convolution, number: int) -> Case:
     def run(backend: Any, x: Inputs, rounding: Rounding, stream: Stream) -> torch.Tensor:
         out = torch.empty(g.out)
-        backend.conv(*x, out, *g.settings, rounding, stream)
+        backend.conv(*x, out, g.geometry, rounding, stream)
         return out
 
     def naive(oracle: Oracle, x: Inputs) -> list[Number]:
@@ -291,14 +292,14 @@ def _conv(g: Geometry, number: int) -> Case:
         lambda fill: (fill(*g.x), fill(*g.weight)),
         run,
         naive,
-        lambda x: torch.conv3d(*(v.double() for v in x), None, *g.settings),
+        lambda x: torch.conv3d(*(v.double() for v in x), None, *dataclasses.astuple(g.geometry)),
     )
 
 
-def _conv_transposed(g: Geometry, number: int) -> Case:
+def _conv_transposed(g: Convolution, number: int) -> Case:
     def run(backend: Any, x: Inputs, rounding: Rounding, stream: Stream) -> torch.Tensor:
         out = torch.full(g.x, torch.nan)
-        backend.conv_transposed(*x, out, *g.settings, rounding, stream)
+        backend.conv_transposed(*x, out, g.geometry, rounding, stream)
         return out
 
     def naive(oracle: Oracle, x: Inputs) -> list[Number]:
@@ -329,7 +330,7 @@ def _conv_transposed(g: Geometry, number: int) -> Case:
 
     def truth(x: Inputs) -> torch.Tensor:
         grad, weight = (v.double() for v in x)
-        return torch.nn.grad.conv3d_input(g.x, weight, grad, *g.settings)
+        return torch.nn.grad.conv3d_input(g.x, weight, grad, *dataclasses.astuple(g.geometry))
 
     return Case(
         "conv_transposed",
@@ -341,10 +342,10 @@ def _conv_transposed(g: Geometry, number: int) -> Case:
     )
 
 
-def _conv_weight(g: Geometry, number: int) -> Case:
+def _conv_weight(g: Convolution, number: int) -> Case:
     def run(backend: Any, x: Inputs, rounding: Rounding, stream: Stream) -> torch.Tensor:
         out = torch.empty(g.weight)
-        backend.conv_weight(*x, out, *g.settings, rounding, stream)
+        backend.conv_weight(*x, out, g.geometry, rounding, stream)
         return out
 
     def naive(oracle: Oracle, x: Inputs) -> list[Number]:
@@ -364,7 +365,7 @@ def _conv_weight(g: Geometry, number: int) -> Case:
 
     def truth(x: Inputs) -> torch.Tensor:
         image, grad = (v.double() for v in x)
-        return torch.nn.grad.conv3d_weight(image, g.weight, grad, *g.settings)
+        return torch.nn.grad.conv3d_weight(image, g.weight, grad, *dataclasses.astuple(g.geometry))
 
     return Case(
         "conv_weight",

@@ -176,6 +176,9 @@ WRITTEN: Final[dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]] = {
     "aten._fused_adagrad_.default": [_adagrad(RATE)],
     "aten._fused_adagrad_.tensor_lr": [_adagrad(torch.tensor(RATE))],
     "aten._cholesky_solve_helper.default": [((_x(3, 2), _x(3, 3), False), {})],
+    "aten._amp_update_scale_.default": [
+        ((torch.tensor(8.0), torch.tensor(3).int(), torch.tensor(0.0), 2.0, 0.5, 4), {})
+    ],
     "aten.bincount.default": [((_index(5, 40), _x(40).abs()), {})],
     "aten.scatter.reduce": [
         ((_x(5, 4), 0, _index(5, 6, 3), _x(7, 4)), {"reduce": "add"}),

@@ -11,7 +11,6 @@ import row_cases
 import torch
 from torch.utils._pytree import tree_leaves
 
-from fuzzytorch.fuzzy import fuzzy
 from fuzzytorch.lookup import table
 from fuzzytorch.ops import admission
 from fuzzytorch.ops.admission import admit, needs_admission
@@ -52,6 +51,9 @@ def test_admission_changes_neither_arguments_nor_random_numbers(row: Row) -> Non
 class Counted:
     """An overload that counts its calls."""
 
+    tags = frozenset[Any]()
+    _schema = torch.ops.aten.relu.default._schema
+
     def __init__(self) -> None:
         self.calls = 0
 
@@ -67,11 +69,9 @@ def test_a_signature_is_admitted_once_and_another_one_again() -> None:
     for values in (x, x * 2, x.t().contiguous().t()):
         admit(stock, (values, 1.5, [2]), {})
     assert stock.calls == 1
-    admit(stock, (x, 2.5, [2]), {})
-    assert stock.calls == 1
-    for other in ((x.double(), 1.5, [2]), (x[:2], 1.5, [2]), (x, 1.5, [3])):
+    for other in ((x.double(), 1.5, [2]), (x[:2], 1.5, [2]), (x, 1.5, [3]), (x, -1.5, [2])):
         admit(stock, other, {})
-    assert stock.calls == 4
+    assert stock.calls == 5
 
 
 def test_what_was_refused_is_asked_again() -> None:
@@ -80,24 +80,3 @@ def test_what_was_refused_is_asked_again() -> None:
         with pytest.raises(RuntimeError, match="refused on purpose"):
             admit(stock, (torch.ones(1, 2, 3),), {})
     assert stock.calls == 2
-
-
-@pytest.mark.parametrize("wrong", [4, -6, 10**9])
-def test_an_index_beyond_its_dimension_is_refused_although_its_signature_was_admitted(
-    wrong: int,
-) -> None:
-    x, source = torch.zeros(4, 3), torch.ones(2, 3)
-    good, bad = torch.tensor([0, 3]), torch.tensor([0, wrong])
-    losses = torch.zeros(2, 4)
-    accumulations = {
-        "index_add": lambda i: torch.index_add(x, 0, i, source),
-        "scatter_add": lambda i: torch.scatter_add(x, 0, i[:, None].expand(2, 3), source),
-        "index_put": lambda i: torch.index_put(x, [i], source, accumulate=True),
-        "embedding": lambda i: torch.ops.aten.embedding_dense_backward(source, i, 4, -1, False),
-        "nll_loss": lambda i: torch.nn.functional.nll_loss(losses, i),
-    }
-    for accumulate in accumulations.values():
-        with fuzzy("sr", seed=0):
-            accumulate(good)
-            with pytest.raises((IndexError, RuntimeError)):
-                accumulate(bad)

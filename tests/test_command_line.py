@@ -1,11 +1,8 @@
-"""Laws of the command ``fuzzytorch``, and of the self-test that it runs."""
+"""Laws of the command ``fuzzytorch run``."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import importlib
-import inspect
 import io
 import json
 import os
@@ -13,26 +10,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
-import torch
+from commands import Command, written
 
 import fuzzytorch as ft
-from fuzzytorch import backends, cli, selftest
-from fuzzytorch.backends import cpu
-from fuzzytorch.backends.protocol import Backend
-from fuzzytorch.program import ROUNDED
-from fuzzytorch.rounding import MODES, PRESETS
-from fuzzytorch.stream import Stream
-
-Command: TypeAlias = Callable[..., "Done"]
-
-NATIVE = cpu.CpuBackend()
-CASES = tuple(selftest.cases())
-PRIMITIVES = [name for name, _ in inspect.getmembers(Backend, inspect.isfunction) if name[0] != "_"]
 
 WORK = """
 import torch
@@ -40,37 +24,6 @@ generator = torch.Generator().manual_seed(0)
 x = torch.rand(8, 40, generator=generator) @ torch.rand(40, generator=generator)
 print("result", ",".join(v.hex() for v in x.tolist()))
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class Done:
-    """What a finished command left behind."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs the command in this process; the processes that it starts are real."""
-
-    def run(*arguments: str | Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["fuzzytorch", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        shown = capfd.readouterr()
-        return Done(int(ended.value.code or 0), shown.out, shown.err)
-
-    monkeypatch.setenv("COLUMNS", "200")
-    return run
-
-
-def written(folder: Path, text: str, name: str = "program.py") -> Path:
-    path = folder / name
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def work(**noise: Any) -> tuple[str, ft.Coverage]:
@@ -206,6 +159,13 @@ def test_lines_of_several_samples_are_told_apart_on_both_streams(
         (["--format", "float12"], "unknown format 'float12'"),
         (["--seed", "-1"], "seed"),
         (["--samples", "0"], "at least 1"),
+        (["--scope", "encoder"], "--scope 'encoder' is not of the form PATTERN=mode[:format]"),
+        (["--scope", "=sr"], "not of the form"),
+        (["--scope", "encoder=sr:"], "not of the form"),
+        (["--scope", "encoder=nearest"], "unknown rounding mode 'nearest'"),
+        (["--scope", "encoder=sr:float12"], "unknown format 'float12'"),
+        (["--include", ""], "include has an empty pattern"),
+        (["--exclude", ""], "exclude has an empty pattern"),
     ],
 )
 def test_bad_options_are_refused_with_a_sentence_and_exit_code_2(
@@ -228,20 +188,6 @@ def test_a_script_that_cannot_be_run_is_refused_with_exit_code_2(
     done = command("run", tmp_path / name)
     assert done.returncode == 2
     assert words in done.stderr
-
-
-@pytest.mark.parametrize("missing", ["typer", "rich"])
-def test_a_missing_library_of_the_command_is_named(
-    missing: str, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [m for m in sys.modules if m.partition(".")[0] == missing]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "fuzzytorch.cli.app", raising=False)
-    monkeypatch.setitem(sys.modules, missing, None)
-    done = command("info")
-    assert done.returncode == 2
-    assert f"needs {missing}" in done.stderr
-    assert "pip install 'fuzzy-pytorch[cli]'" in done.stderr
 
 
 def test_an_interruption_ends_the_run_and_reports_the_finished_samples(tmp_path: Path) -> None:
@@ -286,114 +232,98 @@ def test_the_script_runner_needs_neither_typer_nor_rich(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text()) is not None
 
 
-def test_info_prints_the_circumstances_and_a_passing_self_test(command: Command) -> None:
-    done = command("info")
+NET = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(40, 40, bias=False), nn.Linear(40, 40, bias=False)
+
+    def forward(self, x):
+        y = self.first(x)
+        print("result", ",".join(v.hex() for v in y.flatten().tolist()))
+        y = self.last(y * 0.1)
+        print("result", ",".join(v.hex() for v in y.flatten().tolist()))
+
+torch.manual_seed(0)
+with torch.no_grad():
+    Net()(torch.rand(2, 40))
+"""
+
+
+def net(**noise: Any) -> list[str]:
+    """The results of both layers of the script above."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), ft.fuzzy(**noise):
+        exec(NET, {"__name__": "net"})
+    return results(shown.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("options", "noise"),
+    [
+        (["--include", "first"], {"include": "first"}),
+        (["--exclude", "first", "--exclude", "aten.mul"], {"exclude": ["first", "aten.mul"]}),
+        (
+            ["--scope", "fir*=sr:bfloat16", "--scope", "last=rn"],
+            {"scopes": {"fir*": ft.Rounding.of("sr", "bfloat16"), "last": ft.Rounding.of("rn")}},
+        ),
+        (
+            ["--scope", "first=rn", "--scope", "*=up", "--scope", "first=down"],
+            {"scopes": {"*": ft.Rounding.of("up"), "first": ft.Rounding.of("down")}},
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_selected_reaches_every_sample(
+    tmp_path: Path, options: list[str], noise: dict[str, Any], command: Command
+) -> None:
+    done = command("run", "--seed", "3", "--samples", "2", *options, written(tmp_path, NET))
+    assert done.returncode == 0, done.stderr
+    expected = [y for i in range(2) for y in net(mode="sr", seed=3, replica=i, **noise)]
+    assert results(done.stdout) == expected
+    assert expected[:2] != net(mode="sr", seed=3)
+
+
+UNCOVERED = """
+import sys, torch
+from torch import nn
+
+class Hidden(nn.Module):
+    def forward(self, x):
+        return x.to_mkldnn()
+
+nn.Sequential(nn.Linear(4, 4), Hidden())(torch.rand(2, 4)).detach()
+"""
+
+
+@pytest.mark.parametrize("ending", ["", "sys.exit(0)", "sys.exit()"])
+def test_a_strict_run_fails_with_the_list_of_what_ran_unperturbed(
+    tmp_path: Path, ending: str, command: Command
+) -> None:
+    script = written(tmp_path, UNCOVERED + ending)
+    done = command("run", "--seed", "0", "--samples", "1", script)
     assert done.returncode == 0
-    shown = done.stdout
-    for fact in (torch.__version__, cpu.isa(), *cpu.available_isas(), *MODES, *PRESETS):
-        assert fact in shown
-    assert str(torch.get_num_threads()) in shown
-    total = len(CASES) * len(selftest.LAWS)
-    assert f"{total} of {total} checks passed" in shown
-
-
-def test_info_fails_on_a_backend_that_does_not_round(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The command may have been imported anew by a test before this one.
-    app = importlib.import_module("fuzzytorch.cli.app")
-    monkeypatch.setattr(app, "backend_named", lambda name: Stock())
-    done = command("info")
+    done = command("run", "--seed", "0", "--samples", "1", "--strict", script)
     assert done.returncode == 1
-    assert "failed: gemm product: noise reaches the output in sr" in done.stdout
-
-
-def test_without_native_kernels_the_command_says_so(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = importlib.import_module("fuzzytorch.cli.app")
-    monkeypatch.setattr(app, "backend_named", backends.backend_named.__wrapped__)
-    monkeypatch.setattr(backends, "EXTENSION", "fuzzytorch._absent")
-    done = command("info")
-    assert done.returncode == 2
-    assert "native kernels" in done.stderr
+    assert "aten.to_mkldnn.default" in done.stderr
+    assert "1 call in 1 (Hidden)" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "coverage: " in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["info"], ["run", __file__]])
-def test_an_impossible_instruction_set_is_refused_with_exit_code_2(arguments: list[str]) -> None:
-    # The choice is read once per process, so this one needs a process of its own.
-    done = subprocess.run(
-        [sys.executable, "-c", "from fuzzytorch.cli import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "FUZZYTORCH_ISA": "sse9"},
-    )
-    assert done.returncode == 2
-    assert "sse9" in done.stderr
-    assert all(isa in done.stderr for isa in cpu.available_isas())
-    assert "Traceback" not in done.stderr
-
-
-class Broken:
-    """The native backend with its outputs spoiled, or with the noise of one replica."""
-
-    name = "broken"
-
-    def __init__(self, spoil: float = 0.0, replica: int | None = None) -> None:
-        self.spoil, self.replica, self.whole = spoil, replica, NATIVE
-
-    def __getattr__(self, primitive: str) -> Any:
-        method = getattr(self.whole, primitive)
-
-        def run(*arguments: Any) -> None:
-            bound = inspect.signature(method).bind(*arguments)
-            if self.replica is not None:
-                seed = bound.arguments["stream"].seed
-                bound.arguments["stream"] = Stream(seed, self.replica)
-            method(*bound.args, **bound.kwargs)
-            bound.arguments["out"].view(-1)[-1] += self.spoil
-
-        return run
-
-
-class Stock(Broken):
-    """A backend whose noise is always the same, as if there was none."""
-
-    def __init__(self) -> None:
-        super().__init__(replica=0)
-
-
-@pytest.mark.parametrize("primitive", PRIMITIVES)
-def test_the_self_test_covers_every_primitive(primitive: str) -> None:
-    assert any(case.primitive == primitive for case in CASES)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.primitive}-{case.name}")
-def test_the_operands_of_the_self_test_are_many(case: selftest.Case) -> None:
-    assert all(x.numel() > 50 for x in (*case.exact, *case.inexact))
-
-
-def test_the_self_test_covers_every_rounded_operation() -> None:
-    names = {case.name for case in CASES if case.primitive == "elementwise"}
-    assert names == set(ROUNDED)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.primitive}-{case.name}")
-@pytest.mark.parametrize("law", selftest.LAWS)
-def test_the_native_backend_passes_the_self_test(law: str, case: selftest.Case) -> None:
-    assert selftest.LAWS[law](NATIVE, case) == ""
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.primitive}-{case.name}")
-def test_the_self_test_finds_a_kernel_without_noise_and_a_wrong_element(
-    case: selftest.Case,
+def test_a_strict_run_passes_the_exit_code_of_a_failing_script_on(
+    tmp_path: Path, command: Command
 ) -> None:
-    silent, off = Broken(replica=0), Broken(spoil=1.0)
-    results = {law: test(silent, case) for law, test in selftest.LAWS.items()}
-    assert "never change" in results.pop("noise reaches the output in sr")
-    assert not any(results.values())
-    for law, test in selftest.LAWS.items():
-        if "exact" in law:
-            assert test(off, case).startswith("1 of ")
+    script = written(tmp_path, f"{UNCOVERED}sys.exit(3)")
+    assert command("run", "--samples", "1", "--strict", script).returncode == 3
+
+
+def test_the_help_shows_how_to_select(command: Command) -> None:
+    done = command("run", "--help")
+    assert done.returncode == 0
+    for word in ("--include", "--exclude", "--scope", "--strict", "PATTERN=MODE[:FORMAT]"):
+        assert word in done.stdout
+    assert "fuzzytorch run --scope '*.attention=sr:bfloat16'" in done.stdout

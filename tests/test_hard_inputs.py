@@ -45,6 +45,17 @@ def first_sample(op, dtype):
         pytest.skip(f"the database has no inputs here: {error}")
 
 
+def both(op, dtype, mode):
+    """What a mode and what stock torch make of the first sample of an operation."""
+    sample = first_sample(op, dtype)
+    try:
+        stock = call(op, sample)
+    except RuntimeError:
+        pytest.skip("stock torch cannot compute this sample")
+    with ft.fuzzy(mode, seed=0):
+        return call(op, sample), stock
+
+
 def with_dtype(*dtypes):
     cases = [
         pytest.param(op, dtype, id=f"{full_name(op)}-{dtype}".replace("torch.", ""))
@@ -62,13 +73,7 @@ INTEGERS = (torch.uint8, torch.bool, torch.int64)
 @pytest.mark.filterwarnings("ignore")
 @with_dtype(*INTEGERS, torch.complex64)
 def test_integers_and_complex_numbers_give_what_stock_torch_gives(op, dtype):
-    sample = first_sample(op, dtype)
-    try:
-        stock = call(op, sample)
-    except RuntimeError:
-        pytest.skip("stock torch cannot compute this sample")
-    with ft.fuzzy("rn", seed=0):
-        ours = call(op, sample)
+    ours, stock = both(op, dtype, "rn")
     for a, b in zip(ours, stock, strict=True):
         assert (a.dtype, a.shape, a.layout) == (b.dtype, b.shape, b.layout)
         if full_name(op) not in UNDEFINED:
@@ -78,13 +83,7 @@ def test_integers_and_complex_numbers_give_what_stock_torch_gives(op, dtype):
 @pytest.mark.filterwarnings("ignore")
 @with_dtype(torch.bfloat16, torch.float16)
 def test_results_of_16_bit_operands_have_the_dtype_of_stock_torch(op, dtype):
-    sample = first_sample(op, dtype)
-    try:
-        stock = call(op, sample)
-    except RuntimeError:
-        pytest.skip("stock torch cannot compute this sample")
-    with ft.fuzzy("sr", seed=0):
-        ours = call(op, sample)
+    ours, stock = both(op, dtype, "sr")
     assert [(y.dtype, y.shape) for y in ours] == [(y.dtype, y.shape) for y in stock]
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fuzzytorch.backends import cpu
+from fuzzytorch.backends.protocol import REDUCTIONS, Geometry
 from fuzzytorch.backends.reference import ReferenceBackend
 from fuzzytorch.program import ARITY, EXACT, Program
 from fuzzytorch.rounding import MODES, PRESETS, Rounding
@@ -206,7 +207,7 @@ def test_programs_on_strided_transposed_and_broadcast_operands(target: Target) -
     )
 
 
-KINDS = cpu.REDUCTIONS
+KINDS = REDUCTIONS
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -283,10 +284,10 @@ def test_matrix_products_of_transposed_and_strided_matrices(target: Target) -> N
 
 
 GEOMETRIES = [
-    ((1, 1, 1), (0, 0, 0), (1, 1, 1), 1),
-    ((1, 1, 1), (1, 1, 1), (1, 1, 1), 1),
-    ((1, 2, 1), (0, 1, 2), (1, 1, 2), 2),
-    ((2, 1, 3), (1, 1, 1), (1, 2, 1), 4),
+    Geometry((1, 1, 1), (0, 0, 0), (1, 1, 1), 1),
+    Geometry((1, 1, 1), (1, 1, 1), (1, 1, 1), 1),
+    Geometry((1, 2, 1), (0, 1, 2), (1, 1, 2), 2),
+    Geometry((2, 1, 3), (1, 1, 1), (1, 2, 1), 4),
 ]
 
 
@@ -294,11 +295,11 @@ GEOMETRIES = [
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("form", ["conv", "conv_transposed", "conv_weight"])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_convolutions(form: str, geometry: Any, target: Target, channels_last: bool) -> None:
+def test_convolutions(form: str, geometry: Geometry, target: Target, channels_last: bool) -> None:
     layout = torch.channels_last_3d if channels_last else torch.contiguous_format
     x = target.deviates(14, 2, 4, 3, 5, 18).to(memory_format=layout)
-    weight = target.deviates(15, 8, 4 // geometry[3], 2, 3, 3).to(memory_format=layout)
-    result = torch.nn.functional.conv3d(x, weight, None, *geometry)
+    weight = target.deviates(15, 8, 4 // geometry.groups, 2, 3, 3).to(memory_format=layout)
+    result = torch.nn.functional.conv3d(x, weight, None, *dataclasses.astuple(geometry))
     grad = target.deviates(16, *result.shape).to(memory_format=layout)
     operands, like = {
         "conv": ((x, weight), result),
@@ -306,7 +307,7 @@ def test_convolutions(form: str, geometry: Any, target: Target, channels_last: b
         "conv_weight": ((x, grad), weight),
     }[form]
     assert_equal_everywhere(
-        lambda backend, out, r, s: getattr(backend, form)(*operands, out, *geometry, r, s),
+        lambda backend, out, r, s: getattr(backend, form)(*operands, out, geometry, r, s),
         target.empty(*like.shape),
         target,
     )

@@ -16,7 +16,7 @@ from moments import UNIT, Array, Moments, chain, check, one_rounding
 
 import fuzzytorch as ft
 from fuzzytorch.backends import EXTENSION, backend_named
-from fuzzytorch.backends.protocol import K_BLOCK, Backend
+from fuzzytorch.backends.protocol import K_BLOCK, Backend, Geometry
 from fuzzytorch.program import ARITY, ROUNDED, Program
 from fuzzytorch.rounding import MODES, Rounding
 from fuzzytorch.stream import Stream
@@ -253,8 +253,8 @@ def test_the_products_of_a_convolution_are_one_chain(groups: int, mode: str) -> 
 
     def run(backend: Backend, rounding: Rounding, stream: Stream) -> torch.Tensor:
         out = torch.empty(2, 4, 1, 4, 9)
-        geometry = ([1, 2, 1], [0, 0, 0], [1, 1, 1], groups)
-        backend.conv(x, weight, out, *geometry, rounding, stream)
+        geometry = Geometry((1, 2, 1), (0, 0, 0), (1, 1, 1), groups)
+        backend.conv(x, weight, out, geometry, rounding, stream)
         return out
 
     windows = x.double()[:, :, 0].unfold(2, 2, 2).unfold(3, 3, 1)
@@ -273,8 +273,8 @@ def test_the_products_of_a_transposed_convolution_are_one_chain(mode: str) -> No
 
     def run(backend: Backend, rounding: Rounding, stream: Stream) -> torch.Tensor:
         out = torch.empty(2, 3, 1, 8, 15)
-        geometry = ([1, 2, 3], [0, 0, 0], [1, 1, 1], 1)
-        backend.conv_transposed(x, weight, out, *geometry, rounding, stream)
+        geometry = Geometry((1, 2, 3), (0, 0, 0), (1, 1, 1), 1)
+        backend.conv_transposed(x, weight, out, geometry, rounding, stream)
         return out
 
     spread = x.double()[:, :, 0].repeat_interleave(2, 2).repeat_interleave(3, 3)
@@ -292,8 +292,8 @@ def test_the_products_of_the_gradient_of_a_weight_are_one_chain(mode: str) -> No
 
     def run(backend: Backend, rounding: Rounding, stream: Stream) -> torch.Tensor:
         out = torch.empty(5, 12, 1, 2, 3)
-        geometry = ([1, 2, 3], [0, 0, 0], [1, 1, 1], 1)
-        backend.conv_weight(x, grad, out, *geometry, rounding, stream)
+        geometry = Geometry((1, 2, 3), (0, 0, 0), (1, 1, 1), 1)
+        backend.conv_weight(x, grad, out, geometry, rounding, stream)
         return out
 
     windows = x.double()[:, :, 0].unfold(2, 2, 2).unfold(3, 3, 3)

@@ -101,8 +101,6 @@ class TestPaths:
         with ft.fuzzy("sr", seed=0) as mode, pytest.warns(UserWarning, match="to_mkldnn"):
             X.to_mkldnn()
         assert mode.coverage.share(Verdict.UNCOVERED) == 1
-        with ft.fuzzy("sr", seed=0, strict=True), pytest.raises(RuntimeError, match="to_mkldnn"):
-            X.to_mkldnn()
 
     def test_a_tensor_subclass_answers_for_itself_and_its_parts_are_perturbed(self):
         with ft.fuzzy("sr", seed=0) as mode:
@@ -151,14 +149,6 @@ class TestPaths:
             warnings.simplefilter("error")
             warnings.filterwarnings("ignore", module=__name__)
             cube(X)
-
-    def test_a_strict_mode_refuses_what_it_cannot_perturb(self, cube):
-        with ft.fuzzy("sr", seed=0, strict=True):
-            X + 0.1
-            with pytest.raises(RuntimeError, match=r"fuzzytorch_test\.cube\.default"):
-                cube(X)
-            with pytest.raises(RuntimeError, match=r"aten\.mul\.Tensor.*complex32"):
-                X.to(torch.complex32) * X.to(torch.complex32)
 
     def test_a_dtype_that_no_row_computes_runs_unperturbed_and_is_named(self):
         x = X.to(torch.complex32)

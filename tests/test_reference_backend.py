@@ -12,7 +12,7 @@ import torch
 from oracle import Oracle
 from primitive_cases import CASES, SINGLE, Case, integers, normal, tiny
 
-from fuzzytorch.backends.protocol import REDUCE_CHUNK, Backend
+from fuzzytorch.backends.protocol import REDUCE_CHUNK, Backend, Geometry
 from fuzzytorch.backends.reference import ReferenceBackend
 from fuzzytorch.program import EXACT, OPCODES, ROUNDED, Program
 from fuzzytorch.rounding import MODES, Rounding
@@ -263,7 +263,9 @@ def test_infinities_and_nan_spread_as_in_stock_torch(mode: str) -> None:
     assert torch.equal(out.isnan(), (x @ x.T)[None].isnan())
     image, weight = torch.ones(1, 1, 1, 1, 2), torch.full((1, 1, 1, 1, 3), torch.inf)
     padded = torch.empty(1, 1, 1, 1, 2)
-    BACKEND.conv(image, weight, padded, (1, 1, 1), (0, 0, 1), (1, 1, 1), 1, Rounding(mode), STREAM)
+    BACKEND.conv(
+        image, weight, padded, Geometry((1, 1, 1), (0, 0, 1), (1, 1, 1), 1), Rounding(mode), STREAM
+    )
     # The product of the padding with Inf is NaN, as for a padded image in stock torch.
     assert bool(padded.isnan().all())
 

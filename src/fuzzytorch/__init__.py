@@ -13,16 +13,22 @@ from typing import Any, Final
 
 from fuzzytorch.coverage.runs import coverage, explain
 from fuzzytorch.fuzzy import fuzzy
+from fuzzytorch.gaps import Gap, UncoveredError
 from fuzzytorch.records import Coverage
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.stream import Stream
+from fuzzytorch.table import Row, Verdict
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Coverage",
+    "Gap",
     "Rounding",
+    "Row",
     "Stream",
+    "UncoveredError",
+    "Verdict",
     "__version__",
     "coverage",
     "digits",

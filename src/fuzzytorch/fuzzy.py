@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -13,37 +13,34 @@ from torch.utils import _python_dispatch as dispatch
 from torch.utils._contextlib import context_decorator
 
 from fuzzytorch import guards
+from fuzzytorch.account import Account
 from fuzzytorch.active import PLAIN, is_under_mode, lazy_views, modes_above
 from fuzzytorch.active import thread as _thread
 from fuzzytorch.backends import backend_named
+from fuzzytorch.gaps import Gap, uncovered
 from fuzzytorch.lookup import Entry, entry, other_entry, source, without_decomposition
-from fuzzytorch.notices import notice
-from fuzzytorch.ops.admission import admit
+from fuzzytorch.ops.admission import REFUSALS, accepted, admit, refuse, rehearse
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.coarse import NotInBinary64, estimated_operations
+from fuzzytorch.ops.coarse import NotInBinary64
 from fuzzytorch.ops.dtypes import (
     Arithmetic,
-    accepted,
     arithmetic,
     conversion,
     converted,
-    is_inexact,
-    tensors,
+    dtype_of_inexact,
     unusual,
     without_integers,
     working_dtype,
 )
-from fuzzytorch.ops.variants import conflicts, direct, split, write
-from fuzzytorch.records import Coverage, Tally
+from fuzzytorch.ops.variants import conflicts, direct, split, tangled, without_floats, write
+from fuzzytorch.records import Coverage
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.scope import Scope
 from fuzzytorch.stream import Stream
-from fuzzytorch.table import Row, Verdict
+from fuzzytorch.table import Row, Table, Verdict
 
 _OTHER: Final = {Arithmetic.COMPLEX: "complex", Arithmetic.SPARSE: "sparse"}
 """Operands that rows of their own compute with."""
-
-_THESE_COARSE: Final = "for these operands torch computes it in binary64; the result is rounded"
 
 
 class fuzzy(dispatch.TorchDispatchMode):
@@ -72,7 +69,11 @@ class fuzzy(dispatch.TorchDispatchMode):
         precision, emin, emax: replace those of the format: bits of the significand (2 to
             24), exponents of the smallest normal and of the largest number.
         backend: one of :data:`fuzzytorch.backends.BACKENDS`; the native kernels if ``None``.
-        strict: raise instead of warning when an operation runs unperturbed.
+        strict: do not accept that an operation runs unperturbed.  All of them run, warned about as
+            ever, so that one run finds them all; leaving the mode raises an error that lists
+            them with the modules where they were called, unless another exception is under way.
+        rows: :class:`fuzzytorch.Row` values that this mode uses before those of the table, for
+            operations of an extension, or to compute one of torch otherwise.
         include: round what is selected only; ``None`` selects everything.
         exclude: do not round what is selected; stock kernels run, in the forward pass and in
             the backward pass, and are counted as ``EXCLUDED``.
@@ -96,9 +97,11 @@ class fuzzy(dispatch.TorchDispatchMode):
 
     Raises:
         ValueError: an unknown mode, format or backend, an impossible precision or range,
-            a seed or replica out of range, a function to select that is not torch's.
-        TypeError: a value that selects nothing, or a scope without a ``Rounding``.
+            a seed or replica out of range, a function to select that is not torch's, a row
+            for an operation that torch does not know, or two rows for one.
+        TypeError: a value that selects nothing, a scope without a ``Rounding``, or what is no row.
         RuntimeError: the native kernels were not built.
+        UncoveredError: from a strict mode when it is left.
     """
 
     def __init__(
@@ -116,24 +119,26 @@ class fuzzy(dispatch.TorchDispatchMode):
         include: Any = None,
         exclude: Any = None,
         scopes: Any = None,
+        rows: Sequence[Row] = (),
     ) -> None:
         super().__init__()
-        self.rounding = _rounding(mode, format, precision, emin, emax)
+        self.rounding = Rounding.of(mode, format, precision, emin, emax)
         self.seed = secrets.randbits(63) if seed is None else seed
         self.replica = replica
         # Refuses what is not a name of a stream before anything runs.
         Stream(self.seed, self.replica, 0)
         self.backend = backend_named(backend)
         self.strict = strict
-        selects = not (include is None and exclude is None and scopes is None)
-        self._scope = Scope(include, exclude, scopes, self.rounding) if selects else None
+        asks = strict or not (include is None and exclude is None and scopes is None)
+        self._scope = Scope(include, exclude, scopes, self.rounding, strict) if asks else None
+        self._own = Table({"rows": rows})
         self._first_call = 0
         self._numbers = itertools.count()
         self._forks = 0
         # By id, which hashes faster than an overload; the entry keeps the overload alive.
         self._entries: dict[int, Entry] = {}
-        self._tally = Tally()
-        self._warned: set[str] = set()
+        self._others: dict[tuple[int, str], Entry | None] = {}
+        self._account = Account()
         guards.continue_after_fork(self)
 
     @classmethod
@@ -151,6 +156,8 @@ class fuzzy(dispatch.TorchDispatchMode):
         )
 
     def __enter__(self) -> fuzzy:
+        if not any(mode is self for mode in _thread.active):
+            self._account.forget_gaps()
         guards.enter(is_under_mode)
         super().__enter__()
         _thread.active.append(self)
@@ -170,7 +177,9 @@ class fuzzy(dispatch.TorchDispatchMode):
         _thread.last = self
         guards.leave()
         if self._scope is not None:
-            self._scope.exit(complete=bool(self._tally) and not any(exception))
+            self._scope.exit(complete=bool(self._account) and not any(exception))
+        if self.gaps and not any(exception) and not any(m is self for m in _thread.active):
+            raise uncovered(repr(self), self.gaps)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, run under this mode at every call."""
@@ -179,7 +188,12 @@ class fuzzy(dispatch.TorchDispatchMode):
     @property
     def coverage(self) -> Coverage:
         """What ran under this mode so far, as a value that does not change any more."""
-        return self._tally.coverage()
+        return self._account.coverage()
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What ran unperturbed, and where, since this mode was entered; of strict modes only."""
+        return self._account.gaps
 
     def count_fork(self) -> None:
         """Numbers the next forked child of this process."""
@@ -203,7 +217,7 @@ class fuzzy(dispatch.TorchDispatchMode):
             return NotImplemented
         known = self._entries.get(id(func))
         if known is None:
-            known = self._entries[id(func)] = entry(func)
+            known = self._entries[id(func)] = entry(func, self._own)
         _, row, admission, others = known
         rounding = self.rounding
         if self._scope is not None:
@@ -214,7 +228,7 @@ class fuzzy(dispatch.TorchDispatchMode):
         if others:
             kind = arithmetic(args, kwargs or {})
             if kind in _OTHER:
-                known = other_entry(func, _OTHER[kind]) or known
+                known = self._other(func, _OTHER[kind]) or known
                 _, row, admission, _ = known
         if row.verdict is Verdict.LOWERED and source(row, func) in thread.lowering:
             # A decomposition that comes back to where it started.
@@ -236,7 +250,7 @@ class fuzzy(dispatch.TorchDispatchMode):
     ) -> Any:
         if row.function is None:
             if row.verdict is Verdict.EXACT:
-                self._tally.count(row, Verdict.EXACT, 0)
+                self._account.exact(row)
                 return func(*args, **kwargs)
             return self._uncovered(row, func, args, kwargs, row.why)
         variant, operands, rest, overload = row.variant, args, kwargs, func
@@ -246,15 +260,15 @@ class fuzzy(dispatch.TorchDispatchMode):
             overload = variant.base
         kind = _kind(row, args, rest)
         if kind is Arithmetic.NONE:
-            exact, result = _without_floats(row, func, args, kwargs, rest)
+            exact, result = without_floats(row, func, args, kwargs, rest)
             if exact:
-                self._tally.count(row, Verdict.EXACT, 0)
+                self._account.exact(row)
                 return result
             if row.verdict is not Verdict.LOWERED:
-                operands, rest = without_integers((args, rest), _dtype_of_floats(result))
+                operands, rest = without_integers((args, rest), dtype_of_inexact(result))
                 kind = arithmetic(operands, rest)
         if kind in _OTHER and row.operands == "real":
-            other = other_entry(func, _OTHER[kind])
+            other = self._other(func, _OTHER[kind])
             if other is None:
                 return self._uncovered(row, func, args, kwargs, unusual(args, rest))
             return self._run(other.row, func, args, kwargs, rounding, other.admission)
@@ -262,10 +276,13 @@ class fuzzy(dispatch.TorchDispatchMode):
             return func(*args, **kwargs)
         if kind is Arithmetic.IMPOSSIBLE:
             return self._uncovered(row, func, args, kwargs, unusual(operands, rest))
-        if admission:
+        if admission or kind is Arithmetic.MIXED:
             admit(overload, operands, rest)
         dtype = working_dtype(kind, operands, rest)
         out = None if variant is None else direct(operands, rest, targets, dtype)
+        if targets and out is None and tangled(operands, rest, targets):
+            # Each operation of stock torch has its own opinion on memory that overlaps.
+            rehearse(func, args, kwargs)
         call = Call(overload, rounding, self.backend, self._next_stream, out, dtype)
         try:
             result = self._apply(row, call, kind, operands, rest)
@@ -274,14 +291,23 @@ class fuzzy(dispatch.TorchDispatchMode):
                 return self._run(without_decomposition(row, func), func, args, kwargs, rounding)
         except NotInBinary64:
             return self._uncovered(row, func, args, kwargs, "torch has no binary64 kernel for it")
+        except REFUSALS as error:
+            refuse(func, args, kwargs, error)
         if variant is not None:
             results = result if isinstance(result, (list, tuple)) else (result,)
             if conflicts(variant, results, targets, lambda: accepted(func, args, kwargs)):
                 return self._uncovered(row, func, args, kwargs, "its result does not fit")
             write(call, results, targets)
             result = targets if len(targets) > 1 else targets[0]
-        self._record(row, call, overload, operands, rest, result)
+        self._account.perturbed(row, call, operands, rest, result)
         return result
+
+    def _other(self, func: Any, operands: str) -> Entry | None:
+        """The entry of an overload that was met, for complex or sparse operands."""
+        key = (id(func), operands)
+        if key not in self._others:
+            self._others[key] = other_entry(func, operands, self._own)
+        return self._others[key]
 
     def _apply(
         self,
@@ -330,14 +356,7 @@ class fuzzy(dispatch.TorchDispatchMode):
         try:
             with lazy_views():
                 result = func(*args, **kwargs)
-            floats = any(is_inexact(x) for x in tensors(args, kwargs)) or _holds_floats(result)
-            if row.verdict is Verdict.EXACT or not floats:
-                self._tally.count(row, Verdict.EXACT, 0)
-            else:
-                operations = estimated_operations(func, args, kwargs, result)
-                self._tally.count(
-                    row, Verdict.EXCLUDED, operations, "not to be rounded, on request"
-                )
+            self._account.excluded(row, func, args, kwargs, result)
         finally:
             thread.handling = False
         return result
@@ -345,78 +364,20 @@ class fuzzy(dispatch.TorchDispatchMode):
     def _next_stream(self) -> Stream:
         return Stream(self.seed, self.replica, next(self._numbers))
 
-    def _record(
-        self,
-        row: Row,
-        call: Call,
-        overload: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-    ) -> None:
-        verdict, operations = row.verdict, call.operations
-        if call.coarse:
-            verdict = Verdict.COARSE
-        if verdict is Verdict.ROUNDED and operations == 0:
-            # A conversion to a wider dtype, or nothing to compute.
-            verdict = Verdict.EXACT
-        elif verdict is Verdict.COARSE:
-            estimate = estimated_operations(overload, args, kwargs, result)
-            operations = max(operations, estimate)
-        self._tally.count(row, verdict, operations, _THESE_COARSE if call.coarse else None)
-
     def _uncovered(
         self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], why: str
     ) -> Any:
-        """Runs stock torch, counts it, and says so once by name."""
-        reads = any(is_inexact(x) for x in tensors(args, kwargs))
-        if self.strict and reads:
-            raise RuntimeError(_complaint(row.name, why))
+        """Runs stock torch because nothing else can."""
         with lazy_views():
             result = func(*args, **kwargs)
-        if not reads and not _holds_floats(result):
-            self._tally.count(row, Verdict.EXACT, 0)
-            return result
-        if self.strict:
-            raise RuntimeError(_complaint(row.name, why))
-        operations = estimated_operations(func, args, kwargs, result)
-        self._tally.count(row, Verdict.UNCOVERED, operations, why)
-        if row.name not in self._warned:
-            self._warned.add(row.name)
-            notice(_complaint(row.name, why))
+        module = self._scope.module() if self.strict and self._scope is not None else None
+        self._account.uncovered(row, func, args, kwargs, result, why, module)
         return result
-
-
-def _rounding(
-    mode: str, format: str, precision: int | None, emin: int | None, emax: int | None
-) -> Rounding:
-    rounding = Rounding.of(mode, format)
-    if precision is None and emin is None and emax is None:
-        return rounding
-    return Rounding(
-        mode,
-        rounding.precision if precision is None else precision,
-        rounding.emin if emin is None else emin,
-        rounding.emax if emax is None else emax,
-    )
 
 
 def current() -> fuzzy | None:
     """The innermost mode that is active on this thread, or the one left last."""
     return _thread.active[-1] if _thread.active else _thread.last
-
-
-def _holds_floats(result: Any) -> bool:
-    results = result if isinstance(result, (list, tuple)) else (result,)
-    return any(isinstance(y, torch.Tensor) and is_inexact(y) for y in results)
-
-
-def _dtype_of_floats(result: Any) -> torch.dtype:
-    results = result if isinstance(result, (list, tuple)) else (result,)
-    dtype: torch.dtype = next(
-        y.dtype for y in results if isinstance(y, torch.Tensor) and is_inexact(y)
-    )
-    return dtype
 
 
 def _kind(row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
@@ -426,20 +387,3 @@ def _kind(row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic
     if row.verdict is Verdict.ROUNDED:
         return conversion(args, kwargs)
     return Arithmetic.BINARY32
-
-
-def _without_floats(
-    row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rest: dict[str, Any]
-) -> tuple[bool, Any]:
-    """Whether a call that reads no floating-point tensor returns none, and what stock returns."""
-    if row.variant is not None:
-        result = row.variant.base(*args, **rest)
-        if _holds_floats(result):
-            return False, result
-    result = func(*args, **kwargs)
-    writes = row.variant is None and not func._schema.is_mutable
-    return not (writes and _holds_floats(result)), result
-
-
-def _complaint(name: str, why: str) -> str:
-    return f"{name} runs without perturbation under the fuzzytorch mode ({why})."

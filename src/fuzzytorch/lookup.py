@@ -21,6 +21,18 @@ def table() -> Table:
     )
 
 
+def own_row(own: Table, overload: Any, operands: str = "real") -> Row | None:
+    """The row that a mode has of its own for an overload, or for its functional base."""
+    if len(own) == 0:
+        return None
+    written = own.get(str(overload), operands)
+    variant = variants.variant_of(overload)
+    if written is not None or variant is None:
+        return written
+    base = own.get(str(variant.base), operands)
+    return None if base is None else variants.derived(overload, variant, base)
+
+
 @functools.cache
 def resolve(overload: Any) -> Row:
     """The row of any overload, in this order.
@@ -106,20 +118,19 @@ class Entry(NamedTuple):
     others: bool
 
 
-def entry(func: Any) -> Entry:
-    """The entry of what a dispatch mode is handed."""
+def entry(func: Any, own: Table) -> Entry:
+    """The entry of what a dispatch mode with rows of its own is handed."""
     if not isinstance(func, torch._ops.OpOverload):
         why = "it is not an operation of the dispatcher"
         return Entry(func, Row(str(func), Verdict.UNCOVERED, None, why), False, False)
-    row = resolve(func)
+    row = own_row(own, func) or resolve(func)
     others = (row.function is None or row.any_dtype) and has_other_rows(func)
     return Entry(func, row, admission.needs_admission(row, source(row, func)), others)
 
 
-@functools.cache
-def other_entry(func: Any, operands: str) -> Entry | None:
+def other_entry(func: Any, operands: str, own: Table) -> Entry | None:
     """The entry of an overload for complex or sparse operands, ``None`` where it has none."""
-    row = other_row(func, operands)
+    row = own_row(own, func, operands) or other_row(func, operands)
     if row is None:
         return None
     return Entry(func, row, admission.needs_admission(row, source(row, func)), False)

@@ -113,12 +113,30 @@ class Rounding:
             )
 
     @classmethod
-    def of(cls, mode: str = "sr", format: str = "binary32") -> Rounding:
-        """The rounding of a preset format (:data:`PRESETS`) under a mode."""
+    def of(
+        cls,
+        mode: str = "sr",
+        format: str = "binary32",
+        precision: int | None = None,
+        emin: int | None = None,
+        emax: int | None = None,
+    ) -> Rounding:
+        """The rounding of a preset format (:data:`PRESETS`) under a mode.
+
+        ``precision``, ``emin`` and ``emax`` replace those of the format, whose largest number is
+        then the IEEE 754 one.
+        """
         if format not in _FORMATS:
             raise ValueError(f"unknown format {format!r}: choose one of {', '.join(PRESETS)}.")
-        precision, emin, emax, largest = _FORMATS[format]
-        return cls(mode, precision, emin, emax, largest)
+        p, low, high, largest = _FORMATS[format]
+        if precision is None and emin is None and emax is None:
+            return cls(mode, p, low, high, largest)
+        return cls(
+            mode,
+            p if precision is None else precision,
+            low if emin is None else emin,
+            high if emax is None else emax,
+        )
 
     @classmethod
     def binary64(cls, mode: str) -> Rounding:

@@ -30,11 +30,13 @@ class Setting:
         included: whether something around it is included; true where nothing had to be.
         excluded: whether something around it is excluded.
         rounding: of the innermost scope around it; ``None`` for that of the mode.
+        module: path and class of the innermost module around it, where a scope keeps them.
     """
 
     included: bool
     excluded: bool = False
     rounding: Rounding | None = None
+    module: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -47,13 +49,18 @@ class _Rule:
 class Scope(provenance.Listener):
     """The rules of a mode, and where each thread is.
 
+    With ``paths``, it keeps the path of every module that is called, for :meth:`module`.
+
     Raises:
         TypeError, ValueError: as :class:`fuzzytorch.fuzzy` says.
     """
 
-    def __init__(self, include: Any, exclude: Any, scopes: Any, rounding: Rounding) -> None:
+    def __init__(
+        self, include: Any, exclude: Any, scopes: Any, rounding: Rounding, paths: bool = False
+    ) -> None:
         self._rules = (*_listed(include, "include"), *_listed(exclude, "exclude"), *_mapped(scopes))
         self._default = rounding
+        self._paths = paths
         self._outside = Setting(included=include is None)
         self._on_modules = self._those("on_modules")
         self._on_operations = self._those("on_operations")
@@ -112,6 +119,10 @@ class Scope(provenance.Listener):
             return None
         return setting.rounding or self._default
 
+    def module(self) -> str:
+        """Path and class of the module that what runs on this thread now belongs to, if any."""
+        return self._place().module
+
     @contextlib.contextmanager
     def inside(self, overload: Any) -> Iterator[None]:
         """The operations inside are parts of an operation, and belong to its rules."""
@@ -138,7 +149,8 @@ class Scope(provenance.Listener):
 
         def inside(root: torch.nn.Module, paths: tuple[str, ...]) -> Setting:
             rules = tuple(r for r in self._on_modules if r.selector.module(module, paths))
-            return self._refined(self._place(), rules)
+            setting = self._refined(self._place(), rules)
+            return self._placed(setting, module, paths[0]) if self._paths else setting
 
         return self._state.enter_module(module, inside)
 
@@ -166,9 +178,16 @@ class Scope(provenance.Listener):
                 setting.included or any(r.argument == "include" for r in rules),
                 setting.excluded or any(r.argument == "exclude" for r in rules),
                 roundings[-1] if roundings else setting.rounding,
+                setting.module,
             )
             inside = self._inside[key] = self._settings.setdefault(inside, inside)
         return inside
+
+    def _placed(self, setting: Setting, module: torch.nn.Module, path: str) -> Setting:
+        """A setting with the name of a module."""
+        kind = type(module).__qualname__
+        placed = dataclasses.replace(setting, module=f"{path} ({kind})" if path else kind)
+        return self._settings.setdefault(placed, placed)
 
     def _of_operation(self, overload: Any) -> tuple[_Rule, ...]:
         if not self._on_operations:

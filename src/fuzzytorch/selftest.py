@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch.nn.grad import conv3d_weight
 
-from fuzzytorch.backends.protocol import Backend
+from fuzzytorch.backends.protocol import Backend, Geometry
 from fuzzytorch.program import ARITY, ROUNDED, Program
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.stream import Stream
@@ -264,7 +264,7 @@ def _convolve(
 ) -> Callable[[Backend, Tensors, Rounding, Stream], torch.Tensor]:
     def run(backend: Backend, xs: Tensors, rounding: Rounding, stream: Stream) -> torch.Tensor:
         out = torch.empty(stock(*xs).shape)
-        getattr(backend, primitive)(*xs, out, *_GEOMETRY.values(), rounding, stream)
+        getattr(backend, primitive)(*xs, out, Geometry(**_GEOMETRY), rounding, stream)
         return out
 
     return run

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -107,6 +106,7 @@ class Table:
     """A frozen index of rows by overload.
 
     Raises:
+        TypeError: what is not a row.
         ValueError: two rows for one overload, or a row for an overload that this torch
             does not have.
     """
@@ -116,6 +116,10 @@ class Table:
         origin: dict[tuple[str, str], str] = {}
         for family, members in families.items():
             for row in members:
+                if not isinstance(row, Row):
+                    raise TypeError(
+                        f"{row!r} is not a Row: give fuzzytorch.Row(name, verdict, function, why)."
+                    )
                 key = (row.name, row.operands)
                 if key in rows:
                     raise ValueError(
@@ -147,8 +151,13 @@ def overload_named(name: str) -> Any:
     """The overload of a name such as ``"aten.add.Tensor"``.
 
     Raises:
-        ValueError: this torch has no such overload.
+        ValueError: this torch has no such overload, or no name of one.
     """
+    if name.count(".") != 2:
+        raise ValueError(
+            f"{name!r} is not the name of an overload: a row has one such as 'aten.add.Tensor', or "
+            "'demo.op.default' where there is only one."
+        )
     namespace, operation, overload = name.split(".")
     packet = getattr(getattr(torch.ops, namespace), operation, None)
     if packet is None or overload not in dispatched(packet):
@@ -164,15 +173,11 @@ def dispatched(packet: Any) -> list[str]:
 
     The others are those that TorchScript has for numbers, lists and strings.
     """
-    names = _dispatcher_names()
     qualified = packet._qualified_op_name
     return [
         overload
         for overload in packet.overloads()
-        if (qualified if overload == "default" else f"{qualified}.{overload}") in names
+        if torch._C._dispatch_has_kernel(
+            qualified if overload == "default" else f"{qualified}.{overload}"
+        )
     ]
-
-
-@functools.cache
-def _dispatcher_names() -> frozenset[str]:
-    return frozenset(torch._C._dispatch_get_all_op_names())

@@ -12,12 +12,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from fuzzytorch import _prism
+from fuzzytorch.backends.protocol import REDUCTIONS, Geometry
 from fuzzytorch.program import Program
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.stream import Stream
-
-REDUCTIONS = ("sum", "prod", "sum_abs", "sum_squares", "dot")
-"""Kinds of reduction; their positions are the codes that native kernels know."""
 
 
 def isa() -> str:
@@ -99,51 +97,33 @@ class CpuBackend:
         x: torch.Tensor,
         weight: torch.Tensor,
         out: torch.Tensor,
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
+        geometry: Geometry,
         rounding: Rounding,
         stream: Stream,
     ) -> None:
-        geometry = tuple(stride), tuple(padding), tuple(dilation), groups
-        _kernel("conv", out)(
-            _context(rounding, stream), _view(x), _view(weight), _view(out), *geometry
-        )
+        _convolve("conv", x, weight, out, geometry, rounding, stream)
 
     def conv_transposed(
         self,
         x: torch.Tensor,
         weight: torch.Tensor,
         out: torch.Tensor,
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
+        geometry: Geometry,
         rounding: Rounding,
         stream: Stream,
     ) -> None:
-        geometry = tuple(stride), tuple(padding), tuple(dilation), groups
-        _kernel("conv_transposed", out)(
-            _context(rounding, stream), _view(x), _view(weight), _view(out), *geometry
-        )
+        _convolve("conv_transposed", x, weight, out, geometry, rounding, stream)
 
     def conv_weight(
         self,
         x: torch.Tensor,
         grad: torch.Tensor,
         out: torch.Tensor,
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
+        geometry: Geometry,
         rounding: Rounding,
         stream: Stream,
     ) -> None:
-        geometry = tuple(stride), tuple(padding), tuple(dilation), groups
-        _kernel("conv_weight", out)(
-            _context(rounding, stream), _view(x), _view(grad), _view(out), *geometry
-        )
+        _convolve("conv_weight", x, grad, out, geometry, rounding, stream)
 
     def accumulate(
         self,
@@ -157,6 +137,27 @@ class CpuBackend:
         _kernel("accumulate", out)(
             _context(rounding, stream), index.data_ptr(), _view(source), _view(out)
         )
+
+
+def _convolve(
+    primitive: str,
+    x: torch.Tensor,
+    other: torch.Tensor,
+    out: torch.Tensor,
+    geometry: Geometry,
+    rounding: Rounding,
+    stream: Stream,
+) -> None:
+    _kernel(primitive, out)(
+        _context(rounding, stream),
+        _view(x),
+        _view(other),
+        _view(out),
+        geometry.stride,
+        geometry.padding,
+        geometry.dilation,
+        geometry.groups,
+    )
 
 
 _SUFFIX = {torch.float32: "32", torch.float64: "64"}

@@ -20,8 +20,9 @@ give NaN in IEEE 754, the result is NaN; its payload means nothing.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 
@@ -49,6 +50,25 @@ SCAN_ROWS = 16
 
 SCAN_BLOCK = 256
 """Steps of a scan between two starts of its generator."""
+
+
+REDUCTIONS: Final = ("sum", "prod", "sum_abs", "sum_squares", "dot")
+"""Kinds of ``reduce``; their positions are the codes that native kernels know."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a convolution moves over its input, in the three dimensions of a volume.
+
+    Attributes:
+        stride, padding, dilation: of depth, height and width.
+        groups: into how many parts the channels are cut.
+    """
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
 
 
 class Backend(Protocol):
@@ -151,10 +171,7 @@ class Backend(Protocol):
         x: torch.Tensor,
         weight: torch.Tensor,
         out: torch.Tensor,
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
+        geometry: Geometry,
         rounding: Rounding,
         stream: Stream,
     ) -> None:
@@ -170,10 +187,7 @@ class Backend(Protocol):
         x: torch.Tensor,
         weight: torch.Tensor,
         out: torch.Tensor,
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
+        geometry: Geometry,
         rounding: Rounding,
         stream: Stream,
     ) -> None:
@@ -195,10 +209,7 @@ class Backend(Protocol):
         x: torch.Tensor,
         grad: torch.Tensor,
         out: torch.Tensor,
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
+        geometry: Geometry,
         rounding: Rounding,
         stream: Stream,
     ) -> None:

@@ -7,7 +7,13 @@ from collections.abc import Callable
 
 import torch
 
-from fuzzytorch.backends.protocol import REDUCE_CHUNK, REDUCE_FAN, REDUCE_LANES, SQUARE_LANES
+from fuzzytorch.backends.protocol import (
+    REDUCE_CHUNK,
+    REDUCE_FAN,
+    REDUCE_LANES,
+    REDUCTIONS,
+    SQUARE_LANES,
+)
 from fuzzytorch.backends.rounded import Draws, keeps_binary64_range, rounded
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.stream import Stream
@@ -15,8 +21,6 @@ from fuzzytorch.stream import Stream
 
 class Reduction:
     """One call of ``reduce``."""
-
-    _KINDS = ("sum", "prod", "sum_abs", "sum_squares", "dot")
 
     def __init__(
         self,
@@ -26,8 +30,8 @@ class Reduction:
         rounding: Rounding,
         stream: Stream,
     ) -> None:
-        if kind not in self._KINDS:
-            raise ValueError(f"unknown reduction {kind!r}: choose one of {', '.join(self._KINDS)}.")
+        if kind not in REDUCTIONS:
+            raise ValueError(f"unknown reduction {kind!r}: choose one of {', '.join(REDUCTIONS)}.")
         if (kind == "dot") != (y is not None):
             raise ValueError(f"a second tensor belongs to dot and to no other kind, not {kind!r}.")
         self._kind = kind

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fuzzytorch.backends.protocol import K_BLOCK, SCAN_BLOCK, SCAN_ROWS
+from fuzzytorch.backends.protocol import K_BLOCK, SCAN_BLOCK, SCAN_ROWS, Geometry
 from fuzzytorch.backends.reduction import Reduction
 from fuzzytorch.backends.rounded import Draws, keeps_binary64_range, rounded
 from fuzzytorch.backends.windows import Axis, conv_axes, phase_axes, windows
@@ -101,14 +101,12 @@ class ReferenceBackend:
         x: torch.Tensor,
         weight: torch.Tensor,
         out: torch.Tensor,
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
+        geometry: Geometry,
         rounding: Rounding,
         stream: Stream,
     ) -> None:
-        axes = conv_axes(weight.shape[2:], out.shape[2:], stride, padding, dilation)
+        axes = conv_axes(weight.shape[2:], out.shape[2:], geometry)
+        groups = geometry.groups
         a = weight.reshape(groups, weight.shape[0] // groups, -1)
         rows = torch.arange(weight.shape[0], device=x.device).view(groups, -1)
         panel = _panel(x, axes, groups)
@@ -121,20 +119,18 @@ class ReferenceBackend:
         x: torch.Tensor,
         weight: torch.Tensor,
         out: torch.Tensor,
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
+        geometry: Geometry,
         rounding: Rounding,
         stream: Stream,
     ) -> None:
+        stride, groups = geometry.stride, geometry.groups
         n, channels, *sizes = out.shape
         grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
         blocks_per_phase = math.ceil(math.prod(grouped[0, :, 0].shape) / K_BLOCK)
         rows = torch.arange(channels, device=x.device).view(groups, -1)
         for f in range(math.prod(stride)):
             residue = _unravel(f, stride)
-            axes = phase_axes(residue, weight.shape[2:], sizes, stride, padding, dilation)
+            axes = phase_axes(residue, weight.shape[2:], sizes, geometry)
             taps = torch.meshgrid(*(axis.taps.to(x.device) for axis in axes), indexing="ij")
             all_of = slice(None)
             present: tuple[slice | torch.Tensor, ...] = (all_of, all_of, all_of, *taps)
@@ -151,14 +147,12 @@ class ReferenceBackend:
         x: torch.Tensor,
         grad: torch.Tensor,
         out: torch.Tensor,
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
+        geometry: Geometry,
         rounding: Rounding,
         stream: Stream,
     ) -> None:
-        axes = conv_axes(out.shape[2:], grad.shape[2:], stride, padding, dilation)
+        axes = conv_axes(out.shape[2:], grad.shape[2:], geometry)
+        groups = geometry.groups
         rows = torch.arange(out.shape[0], device=x.device).view(groups, -1)
         a = grad.transpose(0, 1).reshape(groups, out.shape[0] // groups, -1)
         panel = _panel(x, axes, groups).transpose(1, 2)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from fuzzytorch.backends.protocol import Geometry
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Axis:
@@ -25,13 +27,12 @@ class Axis:
 def conv_axes(
     kernel: Sequence[int],
     outputs: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+    geometry: Geometry,
 ) -> list[Axis]:
     """The axes of a convolution: output ``j`` reads ``j * stride - padding + t * dilation``."""
     axes = []
-    for size, count, s, p, d in zip(kernel, outputs, stride, padding, dilation, strict=True):
+    steps = geometry.stride, geometry.padding, geometry.dilation
+    for size, count, s, p, d in zip(kernel, outputs, *steps, strict=True):
         taps = torch.arange(size)
         axes.append(Axis(taps, torch.arange(count) * s - p + taps[:, None] * d))
     return axes
@@ -41,14 +42,12 @@ def phase_axes(
     residue: Sequence[int],
     kernel: Sequence[int],
     outputs: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+    geometry: Geometry,
 ) -> list[Axis]:
     """The axes of one phase of a transposed convolution: outputs ``residue + j * stride``."""
     axes = []
-    sizes = zip(residue, kernel, outputs, stride, padding, dilation, strict=True)
-    for r, size, count, s, p, d in sizes:
+    steps = geometry.stride, geometry.padding, geometry.dilation
+    for r, size, count, s, p, d in zip(residue, kernel, outputs, *steps, strict=True):
         taps = torch.arange(size)
         taps = taps[(r + p - taps * d) % s == 0]
         positions = torch.arange(r, max(r, count), s)

@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import torch
 import typer
@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fuzzytorch import selftest
 from fuzzytorch.backends import backend_named
+from fuzzytorch.cli import selection
 from fuzzytorch.cli.replicas import Outcome, conclude, replicas
 from fuzzytorch.fuzzy import fuzzy
 from fuzzytorch.rounding import MODES, PRESETS
@@ -39,6 +40,24 @@ def run(
     format: Annotated[
         str, typer.Option(help=f"Format rounded to: {', '.join(PRESETS)}.")
     ] = "binary32",
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Round this only; may be repeated."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Do not round this; may be repeated."),
+    ] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN=MODE[:FORMAT]", help="Round this differently; may be repeated."
+        ),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Fail, and list them, if operations ran unperturbed."),
+    ] = False,
 ) -> None:
     """Runs an unmodified script under noise, once per sample, each in a fresh process.
 
@@ -46,20 +65,31 @@ def run(
     standard input is empty; a single sample owns the terminal. A sample that
     fails does not stop the others; the exit code is that of the first that failed.
 
-    Example: fuzzytorch run --mode sr --seed 0 --samples 10 train.py --epochs 3
+    A PATTERN is the path of modules, as in 'encoder.layers.*', or the name of operations, as in
+    'aten.mm' or 'aten.*norm*'.
+
+    Examples:
+
+    fuzzytorch run --mode sr --seed 0 --samples 10 train.py --epochs 3
+
+    fuzzytorch run --include 'encoder.*' --exclude 'aten.*norm*' evaluate.py
+
+    fuzzytorch run --scope '*.attention=sr:bfloat16' --scope 'head=rn' --strict evaluate.py
     """
     if samples < 1:
         _refuse(f"--samples {samples} runs nothing: give at least 1.")
     if not script.is_file():
         what = "is a folder" if script.is_dir() else "does not exist"
         _refuse(f"the script {script} {what}: give the path of a Python file.")
+    settings: dict[str, Any] = {"mode": mode, "seed": seed, "format": format, "strict": strict}
+    settings |= {"include": include, "exclude": exclude}
     try:
-        seed = fuzzy(mode=mode, seed=seed, format=format).seed
+        settings["scopes"] = selection.parsed(scope or ())
+        settings["seed"] = fuzzy(**selection.options(settings)).seed
         # An impossible instruction set is refused here, once, and not by every sample.
         _instruction_set()
     except (ValueError, RuntimeError) as error:
         _refuse(str(error))
-    settings = {"mode": mode, "seed": seed, "format": format}
     outcomes: list[Outcome] = []
     try:
         for outcome in replicas(str(script), arguments or [], samples, settings):

@@ -46,7 +46,8 @@ def replicas(
         arguments: its command line.
         count: replicas 0 to ``count - 1`` are run. A single one inherits the terminal;
             the output of several is passed on line by line with a prefix.
-        settings: ``mode``, ``seed`` and ``format`` of the noise.
+        settings: of the noise, as :func:`fuzzytorch.cli.selection.options` reads them; at least
+            ``mode``, ``seed`` and ``format``.
     """
     with tempfile.TemporaryDirectory(prefix="fuzzytorch-") as folder:
         for replica in range(count):

@@ -1,13 +1,11 @@
 """Batch normalization in its many overloads, and its gradient.
 
-As in stock torch, sums over a batch of float32 values are binary64 and rounded once when
-stored; what is applied to the elements is binary32.  Running statistics are updated in
-binary64 and rounded once, too.  On float64 tensors every step of all this is rounded.
+Sums over the batch are those of :mod:`fuzzytorch.ops.channel_statistics`; what is applied to the
+elements is rounded operation by operation.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +13,18 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula, fma, sqrt
-from fuzzytorch.ops.pointwise import MUL, SUB
+from fuzzytorch.ops.channel_statistics import (
+    QUOTIENT,
+    RECIPROCAL_ROOT,
+    Optional,
+    channelwise,
+    gradient_sums,
+    trained,
+)
+from fuzzytorch.ops.formula import Formula, fma
+from fuzzytorch.ops.pointwise import MUL
 from fuzzytorch.table import Row, Verdict
 
-RECIPROCAL_ROOT = Formula(lambda variance, eps: 1.0 / sqrt(variance + eps))
 FMA = Formula(lambda x, scale, shift: fma(x, scale, shift))
 SLOPE = Formula(lambda dots, invstd, count: dots * invstd * invstd / count)
 TRAINED = Formula(
@@ -31,88 +36,8 @@ TRAINED_SCALED = Formula(
     )
 )
 FROZEN = Formula(lambda grad, invstd, weight: grad * invstd * weight)
-QUOTIENT = Formula(lambda total, count: total / count)
-MOVED = Formula(lambda batch, running, momentum, rest: momentum * batch + rest * running)
 
-Optional = torch.Tensor | None
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-def _channels(x: torch.Tensor, per_channel: torch.Tensor) -> torch.Tensor:
-    return per_channel.view(1, -1, *[1] * (x.dim() - 2))
-
-
-def _rows(x: torch.Tensor) -> torch.Tensor:
-    """The values of every channel, float64 ``(C, values)``, in an order without layout."""
-    rows = x.transpose(0, 1).reshape(x.shape[1], -1)
-    return rows.to(torch.float64, memory_format=torch.contiguous_format)
-
-
-def _sums(rows: torch.Tensor) -> torch.Tensor:
-    """The sums of rows, float64 ``(C,)``, in an order that does not depend on threads."""
-    # Torch cuts a reduction to one number into as many parts as it has threads.
-    return rows.sum(1) if len(rows) > 1 else rows.expand(2, -1).sum(1)[:1]
-
-
-def _statistics(
-    call: Call, x: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean and reciprocal deviation as stored; the sum of squares, float64."""
-    if call.dtype == torch.float64:
-        return _rounded_statistics(call, x, eps)
-    rows = _rows(x)
-    count = rows.shape[1]
-    mean = _sums(rows) / count
-    # Stock torch keeps this sum in binary32 between its two passes.
-    squares = call.round(_sums(rows.sub_(mean.unsqueeze(1)).square_())).double()
-    invstd = 1.0 / torch.sqrt(squares / count + eps)
-    if eps == 0:
-        invstd = invstd.masked_fill(squares == 0, 0.0)
-    return call.round(mean), call.round(invstd), squares
-
-
-def _rounded_statistics(
-    call: Call, x: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    rows = x.transpose(0, 1).reshape(x.shape[1], -1)
-    count = rows.shape[1]
-    mean = QUOTIENT(call, call.reduce("sum", rows, [1]), count)
-    squares = call.reduce("sum_squares", SUB(call, rows, mean.unsqueeze(1)), [1])
-    invstd = RECIPROCAL_ROOT(call, QUOTIENT(call, squares, count), eps)
-    if eps == 0:
-        invstd = invstd.masked_fill(squares == 0, 0.0)
-    return mean, invstd, squares
-
-
-def _moved(call: Call, running: torch.Tensor, batch: torch.Tensor, momentum: float) -> torch.Tensor:
-    if call.dtype == torch.float64:
-        return MOVED(call, batch, running, momentum, 1.0 - momentum)
-    return call.round(momentum * batch + (1.0 - momentum) * running.double())
-
-
-def _trained(
-    call: Call,
-    x: torch.Tensor,
-    running_mean: Optional,
-    running_var: Optional,
-    momentum: float,
-    eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, Optional, Optional]:
-    """Saved mean and reciprocal deviation, and the new running statistics."""
-    mean, invstd, squares = _statistics(call, x, eps)
-    count = x.numel() // x.shape[1]
-    if running_mean is not None:
-        running_mean = _moved(call, running_mean, mean.double(), momentum)
-    if running_var is not None:
-        # A single value per channel has no unbiased variance: NaN, as in stock torch.
-        if count == 1:
-            unbiased = squares * math.nan
-        elif call.dtype == torch.float64:
-            unbiased = QUOTIENT(call, squares, count - 1)
-        else:
-            unbiased = squares / (count - 1)
-        running_var = _moved(call, running_var, unbiased, momentum)
-    return mean, invstd, running_mean, running_var
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
@@ -131,7 +56,7 @@ def _applied(
     scale = invstd if weight is None else MUL(call, invstd, weight)
     opposite = mean.neg()
     shift = MUL(call, opposite, scale) if bias is None else FMA(call, opposite, scale, bias)
-    return FMA(call, x, _channels(x, scale), _channels(x, shift), out=_dense(x))
+    return FMA(call, x, channelwise(x, scale), channelwise(x, shift), out=_dense(x))
 
 
 def _frozen(
@@ -169,7 +94,7 @@ def _computed(
     if not training:
         known = _defined(running_mean), _defined(running_var)
         return (*_frozen(call, x, weight, bias, *known, eps), running_mean, running_var)
-    mean, invstd, new_mean, new_var = _trained(call, x, running_mean, running_var, momentum, eps)
+    mean, invstd, new_mean, new_var = trained(call, x, running_mean, running_var, momentum, eps)
     return _applied(call, x, mean, invstd, weight, bias), mean, invstd, new_mean, new_var
 
 
@@ -293,20 +218,6 @@ def without_update(
     return (*results, _reserve(x))
 
 
-def _gradient_sums(
-    call: Call, grad: torch.Tensor, x: torch.Tensor, mean: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums over the batch of the gradient, and of its products with the deviations of ``x``."""
-    if call.dtype == torch.float64:
-        deviations = SUB(call, x, _channels(x, mean))
-        others = [0, *range(2, x.dim())]
-        return call.reduce("sum", grad, others), call.reduce("dot", grad, others, y=deviations)
-    rows = _rows(grad)
-    total = call.round(_sums(rows))
-    deviations = _rows(x).sub_(mean.double().unsqueeze(1))
-    return total, call.round(_sums(rows.mul_(deviations)))
-
-
 def backward(
     call: Call,
     grad: torch.Tensor,
@@ -327,19 +238,19 @@ def backward(
     invstd = _defined(save_invstd) if train else RECIPROCAL_ROOT(call, _defined(running_var), eps)
     grad_x = grad_weight = grad_bias = None
     if train or output_mask[1] or output_mask[2]:
-        total, dots = _gradient_sums(call, grad, x, mean)
+        total, dots = gradient_sums(call, grad, x, mean)
         grad_weight = MUL(call, dots, invstd) if output_mask[1] else None
         grad_bias = total if output_mask[2] else None
     if output_mask[0]:
         factors = [invstd] if weight is None else [invstd, weight]
-        factors = [_channels(x, t) for t in factors]
+        factors = [channelwise(x, t) for t in factors]
         out = _dense(x)
         if train:
             count = x.numel() // x.shape[1]
             slope = SLOPE(call, dots, invstd, count)
             centre = QUOTIENT(call, total, count)
             formula = TRAINED if weight is None else TRAINED_SCALED
-            coefficients = [_channels(x, t) for t in (mean, slope, centre)]
+            coefficients = [channelwise(x, t) for t in (mean, slope, centre)]
             grad_x = formula(call, grad, x, *coefficients, *factors, out=out)
         else:
             formula = MUL if weight is None else FROZEN

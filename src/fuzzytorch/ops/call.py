@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fuzzytorch.backends.protocol import Backend
+from fuzzytorch.backends.protocol import Backend, Geometry
 from fuzzytorch.program import Program
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.stream import Stream
@@ -256,17 +256,17 @@ class Call:
         x: torch.Tensor,
         weight: torch.Tensor,
         out: torch.Tensor,
-        geometry: tuple[Sequence[int], Sequence[int], Sequence[int], int],
+        geometry: Geometry,
         operations: int,
     ) -> torch.Tensor:
         """One of the forms ``conv``, ``conv_transposed``, ``conv_weight`` into ``out``.
 
-        Tensors are five-dimensional ``(N, C, D, H, W)``; ``geometry`` is ``(stride,
-        padding, dilation, groups)``; ``operations`` is what to count.
+        Tensors are five-dimensional ``(N, C, D, H, W)``; ``operations`` is
+        what to count.
         """
         if out.numel() > 0:
             primitive = getattr(self.backend, form)
-            primitive(x, weight, out, *geometry, self.rounding, self._next_stream())
+            primitive(x, weight, out, geometry, self.rounding, self._next_stream())
             self.operations += operations
         return out
 

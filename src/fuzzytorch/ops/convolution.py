@@ -11,19 +11,17 @@ from typing import Any
 
 import torch
 
+from fuzzytorch.backends.protocol import Geometry
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.convolution_layout import empty, formats
 from fuzzytorch.ops.pointwise import ADD
 from fuzzytorch.table import Row, Verdict
 
-Geometry = tuple[Sequence[int], Sequence[int], Sequence[int], int]
-"""Stride, padding and dilation in three dimensions, and the number of groups."""
 
-
-def _triple(values: Sequence[int], dimensions: int, missing: int) -> list[int]:
+def _triple(values: Sequence[int], dimensions: int, missing: int) -> tuple[int, ...]:
     """The values of ``dimensions`` spatial dimensions, with ``missing`` for those before them."""
-    given = list(values) * dimensions if len(values) == 1 else list(values)
-    return [missing] * (3 - dimensions) + given
+    given = tuple(values) * dimensions if len(values) == 1 else tuple(values)
+    return (missing,) * (3 - dimensions) + given
 
 
 def _geometry(
@@ -33,7 +31,7 @@ def _geometry(
     dilation: Sequence[int],
     groups: int,
 ) -> Geometry:
-    return (
+    return Geometry(
         _triple(stride, dimensions, 1),
         _triple(padding, dimensions, 0),
         _triple(dilation, dimensions, 1),

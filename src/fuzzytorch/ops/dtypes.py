@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.rounding import Rounding
@@ -131,6 +131,19 @@ def _sparse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
 def is_inexact(x: torch.Tensor) -> bool:
     """Whether a tensor holds floating-point or complex numbers."""
     return x.is_floating_point() or x.is_complex()
+
+
+def holds_inexact(*trees: Any) -> bool:
+    """Whether arguments or results hold a floating-point or complex tensor, at any depth."""
+    return any(isinstance(x, torch.Tensor) and is_inexact(x) for x in tree_leaves(trees))
+
+
+def dtype_of_inexact(*trees: Any) -> torch.dtype:
+    """The dtype of the first floating-point or complex tensor among arguments or results."""
+    found: torch.dtype = next(
+        x.dtype for x in tree_leaves(trees) if isinstance(x, torch.Tensor) and is_inexact(x)
+    )
+    return found
 
 
 def _has_complex_number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -398,18 +411,6 @@ _WITH_STATISTICS: Final = frozenset(
     }
 )
 """Operations whose second and third result are means and reciprocal deviations."""
-
-
-def accepted(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the meta kernel of stock torch takes the arguments, or there is none to ask."""
-    meta_args, meta_kwargs = tree_map(_to_meta, (args, kwargs))
-    try:
-        overload(*meta_args, **meta_kwargs)
-    except NotImplementedError:
-        return True
-    except (RuntimeError, TypeError, ValueError):
-        return False
-    return True
 
 
 def _to_meta(x: Any) -> Any:

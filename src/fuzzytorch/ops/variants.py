@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.dtypes import is_dense, store
+from fuzzytorch.ops.dtypes import holds_inexact, is_dense, store, tensors
 from fuzzytorch.table import Row, Variant, dispatched
 
 
@@ -92,26 +92,27 @@ def direct(
 ) -> torch.Tensor | None:
     """The target if a kernel of ``dtype`` may write it while it reads the arguments, else ``None``.
 
-    It may where no other argument shares memory with it, except as the identical view.
+    It may where it is not :func:`tangled`.
     """
     target = targets[0]
     if len(targets) > 1 or target.dtype != dtype or not is_dense(target):
         return None
-    if _overlaps_itself(target):
-        return None
-    for x in (*args, *kwargs.values()):
-        if isinstance(x, torch.Tensor):
+    return None if tangled(args, kwargs, targets) else target
+
+
+def tangled(args: tuple[Any, ...], kwargs: dict[str, Any], targets: Sequence[torch.Tensor]) -> bool:
+    """Whether a target shares memory with itself or, but for the identical view, an argument."""
+    for target in targets:
+        if _overlaps_itself(target):
+            return True
+        for x in tensors(args, kwargs):
             if x is not target and _entangled(x, target):
-                return None
-        elif isinstance(x, (list, tuple)):
-            for y in x:
-                if isinstance(y, torch.Tensor) and _entangled(y, target):
-                    return None
-    return target
+                return True
+    return False
 
 
 def _overlaps_itself(x: torch.Tensor) -> bool:
-    if x.is_contiguous():
+    if not is_dense(x) or x.is_contiguous():
         return False
     return any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
 
@@ -161,3 +162,16 @@ def write(call: Call, results: Sequence[torch.Tensor], targets: Sequence[torch.T
             target.copy_(values)
         else:
             torch.ops.aten.clone.out(values, out=target)
+
+
+def without_floats(
+    row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rest: dict[str, Any]
+) -> tuple[bool, Any]:
+    """Whether a call that reads no floating-point tensor returns none, and what stock returns."""
+    if row.variant is not None:
+        result = row.variant.base(*args, **rest)
+        if holds_inexact(result):
+            return False, result
+    result = func(*args, **kwargs)
+    writes = row.variant is None and not func._schema.is_mutable
+    return not (writes and holds_inexact(result)), result
