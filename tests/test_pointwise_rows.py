@@ -22,7 +22,9 @@ from fuzzytorch.table import Row, Verdict
 
 aten = torch.ops.aten
 
-ROWS = rows_of("pointwise", "transcendental", "activation", "activation_backward", "optimizer")
+ROWS = rows_of(
+    "pointwise", "transcendental", "polynomial", "activation", "activation_backward", "optimizer"
+)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

@@ -10,6 +10,7 @@ FAMILIES: Final = (
     "random",
     "pointwise",
     "transcendental",
+    "polynomial",
     "activation",
     "activation_backward",
     "indexing",
