@@ -24,6 +24,10 @@ FAMILIES = (
     "softmax",
     "pooling",
     "loss",
+    "margin_loss",
+    "segment",
+    "histogram",
+    "matrix_exp",
 )
 ROWS = rows_of(*FAMILIES)
 

@@ -164,8 +164,8 @@ def dispatched(packet: Any) -> list[str]:
 
     The others are those that TorchScript has for numbers, lists and strings.
     """
-    names = _dispatcher_names()
     qualified = packet._qualified_op_name
+    names = _dispatcher_names(qualified.partition("::")[0])
     return [
         overload
         for overload in packet.overloads()
@@ -174,5 +174,7 @@ def dispatched(packet: Any) -> list[str]:
 
 
 @functools.cache
-def _dispatcher_names() -> frozenset[str]:
-    return frozenset(torch._C._dispatch_get_all_op_names())
+def _dispatcher_names(namespace: str) -> frozenset[str]:
+    # One namespace at a time: modules of torch register operators of their own when imported.
+    known = torch._C._dispatch_get_all_op_names()
+    return frozenset(name for name in known if name.startswith(f"{namespace}::"))

@@ -18,7 +18,7 @@ _GROUPS: Final[Mapping[str, str]] = {
     """,
     "a grid or a window: kept as stock gives it, so that programs meet the points they expect": """
         arange range linspace logspace bartlett_window blackman_window hamming_window hann_window
-        kaiser_window fft_fftfreq fft_rfftfreq
+        kaiser_window fft_fftfreq fft_rfftfreq _histogramdd_bin_edges
     """,
     "movement: elements are copied": """
         _local_scalar_dense _pack_padded_sequence _pin_memory _reshape_copy
