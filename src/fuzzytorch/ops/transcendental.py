@@ -95,8 +95,10 @@ def evaluated(
 
 def mvlgamma(call: Call, self: torch.Tensor, p: int) -> torch.Tensor:
     """``log gamma(x - i/2)``, summed over ``0 <= i < p``, and a constant."""
+    if p < 1:
+        raise RuntimeError("p has to be greater than or equal to 1")
     x = call.operand(self)
-    # The constant of stock torch: -(p - 1) / 2 to 0 in steps of 1/2.
+    # From -(p - 1) / 2 to 0 in steps of 1/2, as stock torch makes them.
     steps = torch.arange(-p / 2 + 0.5, 0.5, 0.5, dtype=call.dtype, device=x.device)
     logarithms = call.via_binary64(torch.lgamma, ADD(call, x.unsqueeze(-1), steps))
     total = call.reduce("sum", logarithms, [-1])
