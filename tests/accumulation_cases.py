@@ -90,6 +90,13 @@ OPERATIONS: Final = frozenset(
         "nn.functional.binary_cross_entropy",
         "nn.functional.nll_loss",
         "nn.functional.cross_entropy",
+        "nn.functional.linear_cross_entropy",
+        "nn.functional.multi_margin_loss",
+        "nn.functional.multilabel_margin_loss",
+        "_segment_reduce",
+        "histogram",
+        "histogramdd",
+        "matrix_exp",
     ]
 )
 """Entries of the database that are run."""
@@ -258,7 +265,67 @@ _LINEAR: Final = {"linear1d": (5,), "bilinear2d": (5, 8), "trilinear3d": (3, 5, 
 """Sizes of images to be resampled to six elements along each dimension, none of which falls on
 an element: there a linear weight has a kink, and its mean is not that of exact arithmetic."""
 
+_OFFSETS: Final = torch.tensor([[0, 3, 3, 7], [0, 1, 5, 7]])
+"""Where the three segments of seven elements start, one of them empty, in two places."""
+
+_LABELS: Final = torch.tensor([[3, 0, -1, 1, -1], [2, -1, 4, 0, 0], [0, 1, 2, 3, 4]])
+_LISTED: Final = torch.tensor([[1, 0, 0, 1, 0], [0, 0, 1, 0, 0], [1, 1, 1, 1, 1]]).float()
+"""Labels of three samples up to the first negative one, and which classes they are."""
+
 WRITTEN: Final[dict[str, list[tuple[Any, ...]]]] = {
+    "aten.multi_margin_loss_backward.default": [
+        (grad, normal(6, 5), _index(5, 6), p, 0.75, weight, reduction)
+        for grad, p, weight, reduction in (
+            (normal(6), 2, normal(5).abs(), 0),
+            (normal(), 1, normal(5).abs(), 1),
+            (normal(), 2, None, 2),
+        )
+    ],
+    "aten.multilabel_margin_loss_backward.default": [
+        (normal(3), normal(3, 5), _LABELS, 0, _LISTED),
+        (normal(), normal(3, 5), _LABELS, 1, _LISTED),
+    ],
+    "aten.segment_reduce.default": [
+        (normal(7, 3), reduce, {"lengths": torch.tensor([3, 0, 4]), "initial": initial})
+        for reduce, initial in (("sum", 0.75), ("mean", None), ("mean", 0.75), ("prod", 0.75))
+    ]
+    + [
+        (normal(2, 7, 3), reduce, {"offsets": _OFFSETS, "axis": 1})
+        for reduce in ("sum", "mean", "prod", "max")
+    ],
+    "aten._segment_reduce_backward.default": [
+        (normal(2, 3, 3), results, data, reduce, {"offsets": _OFFSETS, "axis": 1})
+        for reduce, data, results in (
+            ("sum", normal(2, 7, 3), normal(2, 3, 3)),
+            ("mean", normal(2, 7, 3), normal(2, 3, 3)),
+            ("prod", normal(2, 7, 3), normal(2, 3, 3)),
+            ("prod", normal(2, 7, 3) * (normal(2, 7, 3) > 0), normal(2, 3, 3)),
+            ("max", torch.ones(2, 7, 3), torch.ones(2, 3, 3)),
+        )
+    ],
+    "aten.histogram.bin_ct": [
+        (normal(60), 5, {"range": [-1.25, 1.25], "weight": normal(60), "density": density})
+        for density in (False, True)
+    ],
+    "aten.histogram.bins_tensor": [
+        (normal(6, 10), torch.tensor([-1.5, -0.2, 0.1, 1.3]), {"weight": normal(6, 10)}),
+        (normal(60), torch.tensor([-1.5, -0.2, 0.1, 1.3]), {"density": True}),
+    ],
+    "aten._histogramdd_from_bin_cts.default": [
+        (normal(60, 2), [3, 4], {"range": [-1.5, 1.5, -2.0, 2.0], "weight": normal(60)}),
+    ],
+    "aten._histogramdd_from_bin_tensors.default": [
+        (
+            normal(60, 2),
+            [torch.tensor([-1.5, -0.2, 0.1, 1.3]), torch.tensor([-2.0, 0.3, 1.1])],
+            {"weight": normal(60), "density": density},
+        )
+        for density in (False, True)
+    ],
+    "aten.linalg_matrix_exp.default": [
+        # Norms for every degree, and for squaring three times.
+        (torch.tensor([1e-8, 1e-5, 0.002, 0.05, 0.2, 0.5, 4.0]).view(-1, 1, 1) * normal(3, 3),)
+    ],
     "aten._scaled_dot_product_flash_attention_for_cpu.default": [
         _ATTENTION,
         (*_ATTENTION, 0.0, True),
@@ -398,17 +465,23 @@ WRITTEN: Final[dict[str, list[tuple[Any, ...]]]] = {
         (normal(), normal(7, 5), _index(5, 7), normal(5).abs(), 1, 2, torch.tensor(3.25))
     ],
 }
-"""Calls that the database does not make, or not in these shapes: arguments by name."""
+"""Calls that the database does not make, or not in these shapes: arguments by name, those with
+keywords in a dictionary at the end."""
 
 TYPED: Final = frozenset({"aten.norm.ScalarOpt_dtype", "aten.norm.ScalarOpt_dim_dtype"})
 """Overloads with a dtype that has no default."""
+
+
+def _case(overload: Any, *args: Any, **options: Any) -> Case:
+    named = args[-1] if isinstance(args[-1], dict) else {}
+    return Case(overload, args[: len(args) - bool(named)], {**options, **named})
 
 
 def cases_of(name: str) -> list[Case]:
     """All cases of a row."""
     overload = overload_named(name)
     options = {"dtype": torch.float32} if name in TYPED else {}
-    written = [Case(overload, tuple(args), dict(options)) for args in WRITTEN.get(name, ())]
+    written = [_case(overload, *args, **options) for args in WRITTEN.get(name, ())]
     return written + harvested().get(name, [])
 
 

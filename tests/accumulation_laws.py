@@ -45,8 +45,11 @@ def equals_stock_in_nearest_rounding(row: Row) -> None:
         actual = case.run(mode)
         records = {record.name: record.verdict for record in mode.coverage.records}
         # Where no operation was needed the record says so.
-        assert records.keys() == {row.name}, records
-        assert records[row.name] in (row.verdict, Verdict.EXACT), records
+        assert records.pop(row.name) in (row.verdict, Verdict.EXACT), records
+        parts = {Verdict.EXACT, Verdict.ROUNDED, Verdict.LOWERED}
+        assert set(records.values()) <= (parts if row.verdict is Verdict.LOWERED else set()), (
+            records
+        )
         both = zip(actual, case.run(), case.in_binary64(), strict=True)
         for ours, stock, truth in both:
             assert (ours.dtype, ours.shape) == (stock.dtype, stock.shape), case
@@ -86,6 +89,10 @@ def is_centred_in_stochastic_rounding(row: Row) -> None:
         if linear and any(x is True for x in case.args):
             # With aligned corners the last coordinate is the end of the image in exact
             # arithmetic; where rounding leads past it, it is held there, which biases it.
+            continue
+        grid = case.kwargs.get("density") and case.kwargs.get("range") is None
+        if "bin_ct" in row.name and grid:
+            # The lengths of the bins are those of a float32 grid.
             continue
         # A new seed per realisation: the realisations are independent.
         drawn = [results(case, "sr", seed) for seed in range(REPEATS)]

@@ -88,6 +88,10 @@ def _transcribed(x: torch.Tensor) -> torch.Tensor:
     return F.ctc_loss(-x.movedim(0, 1), targets, *lengths, reduction="none")
 
 
+def _legendre(x: torch.Tensor) -> torch.Tensor:
+    return torch.special.legendre_polynomial_p(x, 5)
+
+
 def _index(n: int, rows: int) -> torch.Tensor:
     return torch.arange(n) * 5 % rows
 
@@ -113,6 +117,7 @@ ELEMENTWISE: Final = (
     _pointwise("lerp", lambda x, y: torch.lerp(x, y, 0.3), 2, single=False),
     _pointwise("exp", torch.exp, 1, "transcendental"),
     _pointwise("tanh", torch.tanh, 1, "transcendental"),
+    _pointwise("Legendre polynomial", _legendre, 1, "polynomial", single=False),
     _pointwise("gelu", F.gelu, 1, "activation", single=False),
     _pointwise("silu", F.silu, 1, "activation", single=False),
     _pointwise("gelu gradient", _gradient(F.gelu), 2, "activation_backward", single=False),
@@ -260,6 +265,41 @@ OPERATIONS: Final = (
         "sparse product",
         lambda n: ((n, 7), (7, 3)),
         lambda x, y: torch.sparse.mm(x.to_sparse(), y),
+        0,
+    ),
+    Operation(
+        "sparse_reduce",
+        "averages of a sparse product",
+        lambda n: ((n, 7), (7, 3)),
+        lambda x, y: torch.sparse.mm(x.to_sparse_csr(), y, "mean"),
+        0,
+    ),
+    Operation(
+        "matrix_exp",
+        "matrix exponential",
+        lambda n: ((n, n),),
+        lambda x: torch.linalg.matrix_exp(x / len(x)),
+        0,
+    ),
+    Operation(
+        "margin_loss",
+        "gradient of a margin loss",
+        lambda n: ((n, 5), ()),
+        _gradient(lambda x: F.multi_margin_loss(x, _index(len(x), 4), p=2)),
+        0,
+    ),
+    Operation(
+        "segment",
+        "sums of segments",
+        _same(1, 5),
+        lambda x: torch.segment_reduce(x, "sum", lengths=torch.tensor([len(x)]), initial=0.3),
+        0,
+    ),
+    Operation(
+        "histogram",
+        "density",
+        lambda n: ((n,), (n,)),
+        lambda x, y: torch.histogram(x, torch.linspace(0, 3, 4), weight=y, density=True)[0],
         0,
     ),
     Operation("folding", "fold", _same(1, 12, 9), lambda x: F.fold(x, (4, 4), 2)),

@@ -20,6 +20,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fuzzytorch.ops.polynomial import KINDS
 from fuzzytorch.table import Row, overload_named
 
 aten = torch.ops.aten
@@ -235,6 +236,14 @@ WRITTEN: Final[dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]] = {
     "aten.special_zeta.default": [((_x(64).abs() + 2, _x(8, 64).abs() + 1), {})],
     "aten.special_zeta.self_scalar": [((2.5, _x(64).abs() + 1), {})],
     "aten.special_zeta.other_scalar": [((_x(64).abs() + 2, 1.5), {})],
+    **{
+        f"aten.special_{name}.{overload}": [(operands, {})]
+        for name in KINDS
+        for overload, operands in {
+            "x_scalar": (0.375, torch.arange(-1.0, 20.0)),
+            "n_scalar": (_x(64), 7),
+        }.items()
+    },
     "aten.xlogy.Scalar_Self": [((0.375, _x(64).abs()), {})],
     "aten.xlogy.Scalar_Other": [((_x(64), 0.375), {})],
     **{

@@ -29,6 +29,7 @@ CONSTANTS: Final = {
     "aten.logit_backward.default": "1 - eps",
     "aten.logaddexp2.default": "1 / log(2)",
     "aten.round.decimals": "a power of ten",
+    "aten.mvlgamma.default": "p (p - 1) log(pi) / 4",
     "aten.gelu.default": "sqrt(1/2), sqrt(2/pi) and 0.044715",
     "aten.gelu_backward.default": "sqrt(1/2), sqrt(2/pi) and 0.044715",
     "aten.elu.default": "scales that are not float32 numbers",
@@ -51,11 +52,17 @@ CONSTANTS: Final = {
 }
 """Rows whose formula holds a number that float32 arithmetic rounds and binary64 does not."""
 
+INACCURATE: Final = {
+    "aten.polygamma.default": "order 1 of negative arguments loses half of its digits",
+}
+"""Rows whose float32 kernel in stock torch misses its function by more than torch's tolerance."""
+
 
 def equals_stock_in_nearest_rounding(row: Row) -> None:
     """Dtype, shape, strides, and values: within torch's own tolerance of stock torch.
 
-    A ``COARSE`` row is compared with its claim, the binary64 result rounded once.
+    A ``COARSE`` row is compared with its claim, the binary64 result rounded once; so is one
+    whose kernel in stock torch is inaccurate.
     """
     cases = cases_of(row.name)
     assert cases, f"no case for {row.name}"
@@ -64,7 +71,7 @@ def equals_stock_in_nearest_rounding(row: Row) -> None:
         with fuzzy("rn", seed=11, backend=BACKEND) as mode:
             actual = case.run()
         expected = stock
-        if row.verdict is Verdict.COARSE:
+        if row.verdict is Verdict.COARSE or row.name in INACCURATE:
             wide = case.in_binary64()
             expected = [torch.empty_like(y).copy_(w) for y, w in zip(stock, wide, strict=True)]
         torch.testing.assert_close(

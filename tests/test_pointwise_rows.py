@@ -22,7 +22,9 @@ from fuzzytorch.table import Row, Verdict
 
 aten = torch.ops.aten
 
-ROWS = rows_of("pointwise", "transcendental", "activation", "activation_backward", "optimizer")
+ROWS = rows_of(
+    "pointwise", "transcendental", "polynomial", "activation", "activation_backward", "optimizer"
+)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -165,6 +167,14 @@ def test_integers_divided_are_float32_and_rounded() -> None:
     assert draws[0].dtype == torch.float32
     assert not torch.equal(*draws)
     assert torch.equal(draws[0][6::7], torch.arange(1.0, 29.0))
+
+
+def test_the_multivariate_logarithm_of_gamma_refuses_what_stock_torch_refuses() -> None:
+    sentence = "p has to be greater than or equal to 1"
+    with pytest.raises(RuntimeError, match=sentence):
+        torch.mvlgamma(X, 0)
+    with fuzzy("sr", seed=0, backend=BACKEND), pytest.raises(RuntimeError, match=sentence):
+        torch.mvlgamma(X, 0)
 
 
 def test_a_formula_must_return_what_it_computed_last() -> None:

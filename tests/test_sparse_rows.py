@@ -51,6 +51,26 @@ def _twice(x: torch.Tensor) -> torch.Tensor:
 
 
 Layout = Callable[[torch.Tensor], torch.Tensor]
+KINDS: Final = ("sum", "mean", "amax", "amin")
+
+
+def _gradient(kind: str, which: int) -> Callable[[Layout, Layout], Any]:
+    """The gradient of a reduced product with respect to its first or second operand."""
+
+    def call(s: Layout, d: Layout) -> Any:
+        a, b, grad = s(half(7, 6)), d(normal(6, 5)), d(normal(7, 5))
+        if a.layout is not torch.sparse_csr:
+            # Stock torch reads beyond the indices of other layouts.
+            raise NotImplementedError
+        with stock():
+            # Stock torch notes which elements were selected if a gradient is to follow.
+            wanted = a.detach().requires_grad_()
+            selected = aten._sparse_mm_reduce_impl(wanted, b, kind)[1]
+        both = aten._sparse_mm_reduce_impl_backward(a, grad, b, kind, selected, [True, True])
+        return both[which]
+
+    return call
+
 
 CALLS: Final[dict[str, tuple[str, Callable[[Layout, Layout], Any]]]] = {
     "sparse by dense": ("mm", lambda s, d: aten.mm(s(half(7, 6)), d(normal(6, 5)))),
@@ -106,7 +126,12 @@ CALLS: Final[dict[str, tuple[str, Callable[[Layout, Layout], Any]]]] = {
             "_sparse_mm_reduce_impl",
             lambda s, d, kind=kind: torch.sparse.mm(s(half(7, 6)), d(normal(6, 5)), kind),
         )
-        for kind in ("sum", "mean", "amax", "amin")
+        for kind in KINDS
+    },
+    **{
+        f"gradient {which} of {kind}": ("_sparse_mm_reduce_impl_backward", _gradient(kind, which))
+        for kind in KINDS
+        for which in range(2)
     },
 }
 """Calls by name: the operation that answers, and the call for a sparse layout and a dense dtype."""
@@ -221,3 +246,22 @@ def test_sums_are_written_into_dense_and_sparse_targets() -> None:
     torch.testing.assert_close(dense, normal(7, 6) + s.to_dense())
     for y in (points, rows):
         torch.testing.assert_close(y.to_dense(), s.to_dense() + t.to_dense())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_narrow_elements_are_computed_in_float32_and_stored_once(
+    kind: str, dtype: torch.dtype
+) -> None:
+    s, b = half(7, 6).to(dtype).to_sparse_csr(), normal(6, 5).to(dtype)
+
+    def run(dtype: torch.dtype) -> list[torch.Tensor]:
+        a, c = s.to(dtype).requires_grad_(), b.to(dtype).requires_grad_()
+        with ft.fuzzy("rn") as mode:
+            y = torch.sparse.mm(a, c, kind)
+            grads = torch.autograd.grad(y, (a, c), torch.ones_like(y))
+        assert mode.coverage.share(Verdict.ROUNDED) == 1
+        return [y.detach(), grads[0].to_dense(), grads[1]]
+
+    for narrow, wide in zip(run(dtype), run(torch.float32), strict=True):
+        assert torch.equal(narrow, wide.to(dtype))

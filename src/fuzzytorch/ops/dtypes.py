@@ -125,7 +125,7 @@ def _sparse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
     asked = {kwargs.get("dtype")} - {None}
     if not known or _has_complex_number(args, kwargs) or len(inexact | asked) > 1:
         return Arithmetic.IMPOSSIBLE
-    return Arithmetic.SPARSE if inexact.issubset(WORKING) else Arithmetic.IMPOSSIBLE
+    return Arithmetic.SPARSE if inexact.issubset({*WORKING, *NARROW}) else Arithmetic.IMPOSSIBLE
 
 
 def is_inexact(x: torch.Tensor) -> bool:

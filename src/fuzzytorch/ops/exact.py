@@ -18,7 +18,7 @@ _GROUPS: Final[Mapping[str, str]] = {
     """,
     "a grid or a window: kept as stock gives it, so that programs meet the points they expect": """
         arange range linspace logspace bartlett_window blackman_window hamming_window hann_window
-        kaiser_window fft_fftfreq fft_rfftfreq
+        kaiser_window fft_fftfreq fft_rfftfreq _histogramdd_bin_edges
     """,
     "movement: elements are copied": """
         _local_scalar_dense _pack_padded_sequence _pin_memory _reshape_copy
@@ -57,6 +57,7 @@ _GROUPS: Final[Mapping[str, str]] = {
         _conj_physical abs ceil copysign floor fmod frac frexp heaviside neg nextafter
         round.default sgn sign trunc
     """,
+    "a constant that depends on the sign alone": "angle",
     "a comparison or a count: it reads values and is never perturbed": """
         _is_all_true _is_any_true all allclose any argmax argmin bucketize count_nonzero eq equal
         ge gt histc isclose isin isinf isnan isneginf isposinf le logical_and logical_not

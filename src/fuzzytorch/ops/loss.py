@@ -1,13 +1,17 @@
 """Squared error, cross entropy of probabilities, negative log-likelihood, and their gradients.
 
-Other losses reach the table as their parts, through PyTorch's decompositions.
+Other losses reach the table as their parts, through PyTorch's decompositions.  So does the
+cross-entropy of a linear layer that PyTorch computes in chunks of the batch: its operators are
+written in Python.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import torch
+from torch.nn.modules import linear_cross_entropy as chunked
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.formula import Formula, maximum
@@ -164,6 +168,21 @@ def nll_loss_backward(
     return out.scatter_(dim, index.unsqueeze(dim), share)
 
 
+def _parts(call: Call, *args: Any, function: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+def _in_chunks(operator: Any) -> Row:
+    """The row of an operator that PyTorch defines by a function in Python."""
+    return Row(
+        f"{operator._namespace}.{operator._name}.default",
+        Verdict.LOWERED,
+        functools.partial(_parts, function=operator._init_fn),
+        "torch composes it of other operations, one chunk of the batch after the other",
+        any_dtype=True,
+    )
+
+
 def _row(name: str, function: Any, why: str) -> Row:
     return Row(f"aten.{name}", Verdict.ROUNDED, function, why)
 
@@ -188,4 +207,6 @@ ROWS: tuple[Row, ...] = (
     _row("nll_loss2d_forward.default", nll_loss, _NLL),
     _row("nll_loss_backward.default", nll_loss_backward, _NLL_BACKWARD),
     _row("nll_loss2d_backward.default", nll_loss_backward, _NLL_BACKWARD),
+    _in_chunks(chunked._linear_cross_entropy_batch_chunked),
+    _in_chunks(chunked._linear_cross_entropy_batch_chunked_no_reduction),
 )

@@ -6,13 +6,16 @@ Stored elements are taken in their order: each is a product, then an addition to
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch.utils._pytree import tree_map
 
 from fuzzytorch.ops.call import Call
+from fuzzytorch.ops.dtypes import NARROW, store, tensors
 from fuzzytorch.ops.pointwise import ADD, DIV, MUL
 from fuzzytorch.table import Row, Verdict
 
@@ -20,11 +23,11 @@ PRODUCTS: Final = 2**22
 """Products of stored elements with rows that are held at a time."""
 
 
-def _is_sparse(x: Any) -> bool:
+def is_sparse(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.layout is not torch.strided
 
 
-def _points(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def points(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Indices ``(sparse dimensions, n)`` and values ``(n, ...)`` in the order of storage."""
     points = x if x.layout is torch.sparse_coo else x.to_sparse_coo()
     return points._indices(), points._values()
@@ -38,7 +41,7 @@ def _keys(indices: torch.Tensor, shape: Any) -> torch.Tensor:
     return keys
 
 
-def _filled(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def filled(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """A sparse tensor with the stored elements of another and values of its own."""
     if pattern.layout is torch.sparse_coo:
         return torch.ops.aten._sparse_coo_tensor_unsafe(
@@ -62,7 +65,7 @@ class _Targets:
     """The stored elements of a result that terms are added to, one after the other."""
 
     def __init__(self, call: Call, pattern: torch.Tensor) -> None:
-        indices, values = _points(pattern)
+        indices, values = points(pattern)
         self._call = call
         self._pattern = pattern
         self._order: torch.Tensor
@@ -74,7 +77,7 @@ class _Targets:
         self._call.accumulate(place, terms.reshape(self._values[place].shape), self._values)
 
     def filled(self) -> torch.Tensor:
-        return _filled(self._pattern, self._values)
+        return filled(self._pattern, self._values)
 
 
 def _scaled(call: Call, x: torch.Tensor, factor: Any) -> torch.Tensor:
@@ -85,7 +88,7 @@ def _onto(
     call: Call, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: Any = 1
 ) -> torch.Tensor:
     """``out += alpha * a @ b`` in place, ``a`` sparse, all ``(m, k)`` or ``(batch, m, k)``."""
-    indices, values = _points(a)
+    indices, values = points(a)
     values = _scaled(call, values, alpha).unsqueeze(1)
     rows, columns = _keys(indices[:-1], a.shape), indices[-1]
     if a.dim() == 3:
@@ -104,8 +107,8 @@ def _pairs(
     call: Call, a: torch.Tensor, b: torch.Tensor, alpha: Any = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of the terms of ``alpha * a @ b`` for two sparse matrices."""
-    (rows, inner), values = _points(a)
-    (starts, columns), others = _points(b)
+    (rows, inner), values = points(a)
+    (starts, columns), others = points(b)
     starts, order = starts.sort(stable=True)
     columns, others = columns[order], others[order]
     first = torch.searchsorted(starts, inner)
@@ -119,11 +122,11 @@ def _pairs(
 
 def mm(call: Call, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """``a @ b`` where one or both are sparse."""
-    if _is_sparse(a) and _is_sparse(b):
+    if is_sparse(a) and is_sparse(b):
         targets = _Targets(call, call.overload(a, b))
         targets.add(*_pairs(call, a, b))
         return targets.filled()
-    if _is_sparse(a):
+    if is_sparse(a):
         return _onto(call, b.new_zeros(*a.shape[:-1], b.shape[-1]), a, b)
     turned = _onto(call, a.new_zeros(b.shape[1], a.shape[0]), _transposed(b), a.mT)
     # Stock torch returns the transpose for points, a copy for rows.
@@ -131,7 +134,7 @@ def mm(call: Call, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _transposed(x: torch.Tensor) -> torch.Tensor:
-    indices, values = _points(x)
+    indices, values = points(x)
     return torch.ops.aten._sparse_coo_tensor_unsafe(
         indices.flip(0), values, (x.shape[1], x.shape[0])
     )
@@ -151,20 +154,20 @@ def addmm(
     alpha: Any = 1,
 ) -> torch.Tensor:
     """``beta * summand + alpha * a @ b``: products are added to the scaled summand in turn."""
-    if _is_sparse(summand):
+    if is_sparse(summand):
         if summand.layout is not torch.sparse_csr:
             # Of other layouts stock torch returns tensors whose indices do not fit its values.
             return NotImplemented
         targets = _Targets(call, call.overload(summand, a, b, beta=beta, alpha=alpha))
         if beta != 0:
-            indices, values = _points(summand)
+            indices, values = points(summand)
             targets.add(_keys(indices, summand.shape), _scaled(call, values, beta))
         targets.add(*_pairs(call, a, b, alpha))
         return targets.filled()
     out = a.new_zeros(a.shape[0], b.shape[1], layout=torch.strided, dtype=summand.dtype)
     if beta != 0:
         out.copy_(_scaled(call, summand, beta))
-    if _is_sparse(a):
+    if is_sparse(a):
         return _onto(call, out, a, b, alpha)
     turned = out.mT.contiguous()
     return _onto(call, turned, _transposed(b), a.mT, alpha).mT.contiguous()
@@ -193,14 +196,14 @@ def sampled_addmm(
     alpha: Any = 1,
 ) -> torch.Tensor:
     """``beta * pattern + alpha * (a @ b)`` at the stored elements: one dot product for each."""
-    indices, values = _points(pattern)
+    indices, values = points(pattern)
     *batch, rows, columns = indices
     left = torch.ops.aten.index(a, [*batch, rows])
     right = torch.ops.aten.index(b.mT, [*batch, columns])
     products = _scaled(call, call.reduce("dot", left, [1], y=right), alpha)
     if beta != 0:
         products = ADD(call, _scaled(call, values, beta), products)
-    return _filled(pattern, products)
+    return filled(pattern, products)
 
 
 def add(call: Call, x: Any, y: Any, *, alpha: Any = 1) -> torch.Tensor:
@@ -210,22 +213,22 @@ def add(call: Call, x: Any, y: Any, *, alpha: Any = 1) -> torch.Tensor:
 
     Stock torch multiplies the sparse one of two by ``alpha``, whichever comes first.
     """
-    if not _is_sparse(x) or not _is_sparse(y):
-        dense, sparse = (y, x) if _is_sparse(x) else (x, y)
+    if not is_sparse(x) or not is_sparse(y):
+        dense, sparse = (y, x) if is_sparse(x) else (x, y)
         out = dense.clone(memory_format=torch.contiguous_format)
-        indices, values = _points(sparse)
+        indices, values = points(sparse)
         keys, inner = _keys(indices, sparse.shape), math.prod(values.shape[1:])
         terms = _scaled(call, values, alpha).reshape(-1, inner)
         call.accumulate(keys, terms, out.view(-1, inner))
         return out
     pattern = call.overload(x, y, alpha=alpha)
-    (left, a), (right, b) = _points(x), _points(y)
+    (left, a), (right, b) = points(x), points(y)
     b = _scaled(call, b, alpha)
     if pattern.layout is torch.sparse_coo and not pattern.is_coalesced():
         if torch.equal(left, right) and pattern._nnz() == a.shape[0]:
-            return _filled(pattern, ADD(call, a, b))
+            return filled(pattern, ADD(call, a, b))
         if pattern._nnz() == a.shape[0] + b.shape[0]:
-            return _filled(pattern, torch.cat([a, b]))
+            return filled(pattern, torch.cat([a, b]))
         pattern = torch.ops.aten._coalesce(pattern)
     targets = _Targets(call, pattern)
     targets.add(_keys(left, x.shape), a)
@@ -251,13 +254,13 @@ def _values_at(call: Call, x: Any, indices: torch.Tensor, shape: Any) -> Any:
     """The values of an operand at indices."""
     if not isinstance(x, torch.Tensor) or x.dim() == 0:
         return x
-    if not _is_sparse(x):
+    if not is_sparse(x):
         return x.expand(shape)[tuple(indices)]
-    own, values = _points(x)
+    own, values = points(x)
     if torch.equal(own, indices):
         return values
     if x.layout is torch.sparse_coo and not x.is_coalesced():
-        own, values = _points(coalesce(call, x))
+        own, values = points(coalesce(call, x))
     if own.shape[1] == 0:
         return values.new_zeros(indices.shape[1])
     keys, order = _keys(own, x.shape).sort()
@@ -270,83 +273,77 @@ def _values_at(call: Call, x: Any, indices: torch.Tensor, shape: Any) -> Any:
 def mul(call: Call, x: Any, y: Any) -> torch.Tensor:
     """The products at the elements that the result stores."""
     pattern = call.overload(x, y)
-    indices, _ = _points(pattern)
+    indices, _ = points(pattern)
     # Of two operands that hold positions twice stock torch sums the second one first.
-    if all(_is_sparse(z) and z.layout is torch.sparse_coo for z in (x, y)):
+    if all(is_sparse(z) and z.layout is torch.sparse_coo for z in (x, y)):
         y = y if y.is_coalesced() or x.is_coalesced() else coalesce(call, y)
     a, b = (_values_at(call, z, indices, pattern.shape) for z in (x, y))
-    return _filled(pattern, MUL(call, a, b))
+    return filled(pattern, MUL(call, a, b))
 
 
 def div(call: Call, x: torch.Tensor, y: Any) -> torch.Tensor:
     """The stored elements divided by a number."""
     pattern = call.overload(x, y)
-    return _filled(pattern, DIV(call, _points(x)[1], y))
+    return filled(pattern, DIV(call, points(x)[1], y))
 
 
 def coalesce(call: Call, x: torch.Tensor) -> torch.Tensor:
     """The sums of the elements that are stored for one position."""
     pattern = torch.ops.aten._coalesce(x)
-    indices, values = _points(x)
+    indices, values = points(x)
     targets = _Targets(call, pattern)
     targets.add(_keys(indices, x.shape), values)
     return targets.filled()
 
 
-def mm_reduce(
-    call: Call, a: torch.Tensor, b: torch.Tensor, reduce: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """``a @ b`` with a sum, a mean or an extreme of the products of a row of ``a``.
-
-    The second result says which stored element gave an extreme; of none their number.
-    """
-    if reduce in ("sum", "mean"):
-        arguments = call.overload(a, b, reduce)[1]
-        out = mm(call, a, b)
-        if reduce == "mean":
-            out = DIV(call, out, a.crow_indices().diff().clamp(min=1).unsqueeze(1))
-        return out, arguments
-    (rows, columns), values = _points(a)
-    products = MUL(call, values.unsqueeze(1), b[columns])
-    place = rows.unsqueeze(1).expand(products.shape)
-    out = b.new_zeros(a.shape[0], b.shape[1])
-    out = out.scatter_reduce(0, place, products, reduce, include_self=False)
-    stored = torch.arange(values.shape[0]).unsqueeze(1).expand(products.shape)
-    stored = stored.masked_fill(products != out[rows], values.shape[0])
-    none = torch.full(out.shape, values.shape[0], dtype=torch.int64)
-    return out, none.scatter_reduce(0, place, stored, "amin")
-
-
 def total(call: Call, x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-    return call.reduce("sum", _points(x)[1])
+    return call.reduce("sum", points(x)[1])
 
 
-def _row(name: str, function: Callable[..., Any], why: str) -> Row:
+def sparse_row(name: str, function: Callable[..., Any], why: str) -> Row:
+    """The row of an overload for sparse operands; those in 16 bits are computed in float32."""
+    function = functools.partial(_stored, function=function)
     return Row(f"aten.{name}", Verdict.ROUNDED, function, f"sparse: {why}", operands="sparse")
+
+
+def _stored(call: Call, *args: Any, function: Callable[..., Any], **kwargs: Any) -> Any:
+    narrow = next((x.dtype for x in tensors(args, kwargs) if x.dtype in NARROW), None)
+    if narrow is None:
+        return function(call, *args, **kwargs)
+    args, kwargs = tree_map(_widened, (args, kwargs))
+    return tree_map(functools.partial(_narrowed, call, narrow), function(call, *args, **kwargs))
+
+
+def _widened(x: Any) -> Any:
+    return x.to(torch.float32) if isinstance(x, torch.Tensor) and x.dtype in NARROW else x
+
+
+def _narrowed(call: Call, dtype: torch.dtype, y: Any) -> Any:
+    """A result rounded to the dtype of the operands; of a sparse one, the stored elements."""
+    if not isinstance(y, torch.Tensor) or not y.is_floating_point():
+        return y
+    return filled(y, store(call, points(y)[1], dtype)) if is_sparse(y) else store(call, y, dtype)
 
 
 _PRODUCT: Final = "every product of a stored element, every addition in their order"
 
 ROWS: tuple[Row, ...] = (
-    _row("mm.default", mm, _PRODUCT),
-    _row("bmm.default", mm, _PRODUCT),
-    _row("mv.default", mv, _PRODUCT),
-    _row("_sparse_sparse_matmul.default", mm, _PRODUCT),
-    _row("addmm.default", addmm, f"{_PRODUCT}, products with alpha and beta"),
-    _row("_sparse_addmm.default", addmm, f"{_PRODUCT}, products with alpha and beta"),
-    _row("addmv.default", addmv, f"{_PRODUCT}, products with alpha and beta"),
-    _row("sparse_sampled_addmm.default", sampled_addmm, "every multiply-add of the dot products"),
-    _row(
-        "_sparse_mm_reduce_impl.default",
-        mm_reduce,
-        "every product and, but for an extreme, every addition; the quotient of a mean",
+    sparse_row("mm.default", mm, _PRODUCT),
+    sparse_row("bmm.default", mm, _PRODUCT),
+    sparse_row("mv.default", mv, _PRODUCT),
+    sparse_row("_sparse_sparse_matmul.default", mm, _PRODUCT),
+    sparse_row("addmm.default", addmm, f"{_PRODUCT}, products with alpha and beta"),
+    sparse_row("_sparse_addmm.default", addmm, f"{_PRODUCT}, products with alpha and beta"),
+    sparse_row("addmv.default", addmv, f"{_PRODUCT}, products with alpha and beta"),
+    sparse_row(
+        "sparse_sampled_addmm.default", sampled_addmm, "every multiply-add of the dot products"
     ),
-    _row("add.Tensor", add, "the product by alpha, the sums of elements that both store"),
-    _row("sub.Tensor", sub, "the product by alpha, the sums of elements that both store"),
-    _row("mul.Tensor", mul, "one product per stored element"),
-    _row("mul.Scalar", mul, "one product per stored element"),
-    _row("div.Tensor", div, "one quotient per stored element"),
-    _row("div.Scalar", div, "one quotient per stored element"),
-    _row("_coalesce.default", coalesce, "every addition of elements stored for one position"),
-    _row("sum.default", total, "every addition of stored elements"),
+    sparse_row("add.Tensor", add, "the product by alpha, the sums of elements that both store"),
+    sparse_row("sub.Tensor", sub, "the product by alpha, the sums of elements that both store"),
+    sparse_row("mul.Tensor", mul, "one product per stored element"),
+    sparse_row("mul.Scalar", mul, "one product per stored element"),
+    sparse_row("div.Tensor", div, "one quotient per stored element"),
+    sparse_row("div.Scalar", div, "one quotient per stored element"),
+    sparse_row("_coalesce.default", coalesce, "every addition of elements stored for one position"),
+    sparse_row("sum.default", total, "every addition of stored elements"),
 )
