@@ -272,6 +272,13 @@ OPERATIONS: Final = (
         lambda x, y: torch.sparse.mm(x.to_sparse(), y),
         0,
     ),
+    Operation(
+        "sparse_functions",
+        "sparse softmax",
+        lambda n: ((n, 7),),
+        lambda x: torch.sparse.softmax(x.to_sparse(), 1).to_dense(),
+        0,
+    ),
     Operation("folding", "fold", _same(1, 12, 9), lambda x: F.fold(x, (4, 4), 2)),
     Operation(
         "attention",

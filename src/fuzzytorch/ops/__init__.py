@@ -25,6 +25,7 @@ FAMILIES: Final = (
     "factorization",
     "solve",
     "sparse",
+    "sparse_functions",
     "convolution",
     "reduction",
     "normalization",

@@ -13,81 +13,33 @@ from typing import Any, Final
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.pointwise import ADD, DIV, MUL
+from fuzzytorch.ops.stored import (
+    Targets,
+    accumulate,
+    dots,
+    filled,
+    is_sparse,
+    plus,
+    points,
+    positions,
+    product,
+    quotient,
+    scaled,
+    sum_of,
+)
 from fuzzytorch.table import Row, Verdict
 
 PRODUCTS: Final = 2**22
 """Products of stored elements with rows that are held at a time."""
 
 
-def _is_sparse(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.layout is not torch.strided
-
-
-def _points(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices ``(sparse dimensions, n)`` and values ``(n, ...)`` in the order of storage."""
-    points = x if x.layout is torch.sparse_coo else x.to_sparse_coo()
-    return points._indices(), points._values()
-
-
-def _keys(indices: torch.Tensor, shape: Any) -> torch.Tensor:
-    """Positions in row-major order over the sparse dimensions."""
-    keys = torch.zeros(indices.shape[1], dtype=torch.int64)
-    for index, size in zip(indices, shape, strict=False):
-        keys = keys * size + index
-    return keys
-
-
-def _filled(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """A sparse tensor with the stored elements of another and values of its own."""
-    if pattern.layout is torch.sparse_coo:
-        return torch.ops.aten._sparse_coo_tensor_unsafe(
-            pattern._indices(),
-            values.view(pattern._values().shape),
-            pattern.shape,
-            is_coalesced=pattern.is_coalesced(),
-        )
-    columns = pattern.layout is torch.sparse_csc
-    return torch.sparse_compressed_tensor(
-        pattern.ccol_indices() if columns else pattern.crow_indices(),
-        pattern.row_indices() if columns else pattern.col_indices(),
-        values.view(pattern.values().shape),
-        pattern.shape,
-        layout=pattern.layout,
-        check_invariants=False,
-    )
-
-
-class _Targets:
-    """The stored elements of a result that terms are added to, one after the other."""
-
-    def __init__(self, call: Call, pattern: torch.Tensor) -> None:
-        indices, values = _points(pattern)
-        self._call = call
-        self._pattern = pattern
-        self._order: torch.Tensor
-        self._sorted, self._order = _keys(indices, pattern.shape).sort()
-        self._values = torch.zeros(values.shape[0], math.prod(values.shape[1:]), dtype=values.dtype)
-
-    def add(self, keys: torch.Tensor, terms: torch.Tensor) -> None:
-        place = self._order[torch.searchsorted(self._sorted, keys)]
-        self._call.accumulate(place, terms.reshape(self._values[place].shape), self._values)
-
-    def filled(self) -> torch.Tensor:
-        return _filled(self._pattern, self._values)
-
-
-def _scaled(call: Call, x: torch.Tensor, factor: Any) -> torch.Tensor:
-    return x if factor == 1 else MUL(call, x, factor)
-
-
 def _onto(
     call: Call, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: Any = 1
 ) -> torch.Tensor:
     """``out += alpha * a @ b`` in place, ``a`` sparse, all ``(m, k)`` or ``(batch, m, k)``."""
-    indices, values = _points(a)
-    values = _scaled(call, values, alpha).unsqueeze(1)
-    rows, columns = _keys(indices[:-1], a.shape), indices[-1]
+    indices, values = points(a)
+    values = scaled(call, values, alpha).unsqueeze(1)
+    rows, columns = positions(indices[:-1], a.shape), indices[-1]
     if a.dim() == 3:
         columns = indices[0] * b.shape[1] + columns
     flat = out.view(math.prod(out.shape[:-1]), out.shape[-1])
@@ -95,8 +47,8 @@ def _onto(
     step = max(1, PRODUCTS // max(1, b.shape[-1]))
     for start in range(0, values.shape[0], step):
         part = slice(start, start + step)
-        products = MUL(call, values[part], source[columns[part]])
-        call.accumulate(rows[part], products, flat)
+        products = product(call, values[part], source[columns[part]])
+        accumulate(call, rows[part], products, flat)
     return out
 
 
@@ -104,8 +56,8 @@ def _pairs(
     call: Call, a: torch.Tensor, b: torch.Tensor, alpha: Any = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of the terms of ``alpha * a @ b`` for two sparse matrices."""
-    (rows, inner), values = _points(a)
-    (starts, columns), others = _points(b)
+    (rows, inner), values = points(a)
+    (starts, columns), others = points(b)
     starts, order = starts.sort(stable=True)
     columns, others = columns[order], others[order]
     first = torch.searchsorted(starts, inner)
@@ -114,16 +66,16 @@ def _pairs(
     offset = torch.arange(left.shape[0]) - (count.cumsum(0) - count).repeat_interleave(count)
     right = first[left] + offset
     keys = rows[left] * b.shape[1] + columns[right]
-    return keys, MUL(call, _scaled(call, values, alpha)[left], others[right])
+    return keys, product(call, scaled(call, values, alpha)[left], others[right])
 
 
 def mm(call: Call, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """``a @ b`` where one or both are sparse."""
-    if _is_sparse(a) and _is_sparse(b):
-        targets = _Targets(call, call.overload(a, b))
+    if is_sparse(a) and is_sparse(b):
+        targets = Targets(call, call.overload(a, b))
         targets.add(*_pairs(call, a, b))
         return targets.filled()
-    if _is_sparse(a):
+    if is_sparse(a):
         return _onto(call, b.new_zeros(*a.shape[:-1], b.shape[-1]), a, b)
     turned = _onto(call, a.new_zeros(b.shape[1], a.shape[0]), _transposed(b), a.mT)
     # Stock torch returns the transpose for points, a copy for rows.
@@ -131,7 +83,7 @@ def mm(call: Call, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _transposed(x: torch.Tensor) -> torch.Tensor:
-    indices, values = _points(x)
+    indices, values = points(x)
     return torch.ops.aten._sparse_coo_tensor_unsafe(
         indices.flip(0), values, (x.shape[1], x.shape[0])
     )
@@ -151,20 +103,20 @@ def addmm(
     alpha: Any = 1,
 ) -> torch.Tensor:
     """``beta * summand + alpha * a @ b``: products are added to the scaled summand in turn."""
-    if _is_sparse(summand):
+    if is_sparse(summand):
         if summand.layout is not torch.sparse_csr:
             # Of other layouts stock torch returns tensors whose indices do not fit its values.
             return NotImplemented
-        targets = _Targets(call, call.overload(summand, a, b, beta=beta, alpha=alpha))
+        targets = Targets(call, call.overload(summand, a, b, beta=beta, alpha=alpha))
         if beta != 0:
-            indices, values = _points(summand)
-            targets.add(_keys(indices, summand.shape), _scaled(call, values, beta))
+            indices, values = points(summand)
+            targets.add(positions(indices, summand.shape), scaled(call, values, beta))
         targets.add(*_pairs(call, a, b, alpha))
         return targets.filled()
     out = a.new_zeros(a.shape[0], b.shape[1], layout=torch.strided, dtype=summand.dtype)
     if beta != 0:
-        out.copy_(_scaled(call, summand, beta))
-    if _is_sparse(a):
+        out.copy_(scaled(call, summand, beta))
+    if is_sparse(a):
         return _onto(call, out, a, b, alpha)
     turned = out.mT.contiguous()
     return _onto(call, turned, _transposed(b), a.mT, alpha).mT.contiguous()
@@ -193,14 +145,14 @@ def sampled_addmm(
     alpha: Any = 1,
 ) -> torch.Tensor:
     """``beta * pattern + alpha * (a @ b)`` at the stored elements: one dot product for each."""
-    indices, values = _points(pattern)
+    indices, values = points(pattern)
     *batch, rows, columns = indices
     left = torch.ops.aten.index(a, [*batch, rows])
     right = torch.ops.aten.index(b.mT, [*batch, columns])
-    products = _scaled(call, call.reduce("dot", left, [1], y=right), alpha)
+    products = scaled(call, dots(call, left, right), alpha)
     if beta != 0:
-        products = ADD(call, _scaled(call, values, beta), products)
-    return _filled(pattern, products)
+        products = plus(call, scaled(call, values, beta), products)
+    return filled(pattern, products)
 
 
 def add(call: Call, x: Any, y: Any, *, alpha: Any = 1) -> torch.Tensor:
@@ -210,26 +162,26 @@ def add(call: Call, x: Any, y: Any, *, alpha: Any = 1) -> torch.Tensor:
 
     Stock torch multiplies the sparse one of two by ``alpha``, whichever comes first.
     """
-    if not _is_sparse(x) or not _is_sparse(y):
-        dense, sparse = (y, x) if _is_sparse(x) else (x, y)
+    if not is_sparse(x) or not is_sparse(y):
+        dense, sparse = (y, x) if is_sparse(x) else (x, y)
         out = dense.clone(memory_format=torch.contiguous_format)
-        indices, values = _points(sparse)
-        keys, inner = _keys(indices, sparse.shape), math.prod(values.shape[1:])
-        terms = _scaled(call, values, alpha).reshape(-1, inner)
-        call.accumulate(keys, terms, out.view(-1, inner))
+        indices, values = points(sparse)
+        keys, inner = positions(indices, sparse.shape), math.prod(values.shape[1:])
+        terms = scaled(call, values, alpha).reshape(-1, inner)
+        accumulate(call, keys, terms, out.view(-1, inner))
         return out
     pattern = call.overload(x, y, alpha=alpha)
-    (left, a), (right, b) = _points(x), _points(y)
-    b = _scaled(call, b, alpha)
+    (left, a), (right, b) = points(x), points(y)
+    b = scaled(call, b, alpha)
     if pattern.layout is torch.sparse_coo and not pattern.is_coalesced():
         if torch.equal(left, right) and pattern._nnz() == a.shape[0]:
-            return _filled(pattern, ADD(call, a, b))
+            return filled(pattern, plus(call, a, b))
         if pattern._nnz() == a.shape[0] + b.shape[0]:
-            return _filled(pattern, torch.cat([a, b]))
+            return filled(pattern, torch.cat([a, b]))
         pattern = torch.ops.aten._coalesce(pattern)
-    targets = _Targets(call, pattern)
-    targets.add(_keys(left, x.shape), a)
-    targets.add(_keys(right, y.shape), b)
+    targets = Targets(call, pattern)
+    targets.add(positions(left, x.shape), a)
+    targets.add(positions(right, y.shape), b)
     return targets.filled()
 
 
@@ -247,21 +199,21 @@ def _with(
     return result
 
 
-def _values_at(call: Call, x: Any, indices: torch.Tensor, shape: Any) -> Any:
+def values_at(call: Call, x: Any, indices: torch.Tensor, shape: Any) -> Any:
     """The values of an operand at indices."""
     if not isinstance(x, torch.Tensor) or x.dim() == 0:
         return x
-    if not _is_sparse(x):
+    if not is_sparse(x):
         return x.expand(shape)[tuple(indices)]
-    own, values = _points(x)
+    own, values = points(x)
     if torch.equal(own, indices):
         return values
     if x.layout is torch.sparse_coo and not x.is_coalesced():
-        own, values = _points(coalesce(call, x))
+        own, values = points(coalesce(call, x))
     if own.shape[1] == 0:
         return values.new_zeros(indices.shape[1])
-    keys, order = _keys(own, x.shape).sort()
-    wanted = _keys(indices, shape)
+    keys, order = positions(own, x.shape).sort()
+    wanted = positions(indices, shape)
     place = torch.searchsorted(keys, wanted).clamp_(max=keys.shape[0] - 1)
     # What an operand does not store is zero.
     return values[order[place]] * (keys[place] == wanted)
@@ -270,26 +222,26 @@ def _values_at(call: Call, x: Any, indices: torch.Tensor, shape: Any) -> Any:
 def mul(call: Call, x: Any, y: Any) -> torch.Tensor:
     """The products at the elements that the result stores."""
     pattern = call.overload(x, y)
-    indices, _ = _points(pattern)
+    indices, _ = points(pattern)
     # Of two operands that hold positions twice stock torch sums the second one first.
-    if all(_is_sparse(z) and z.layout is torch.sparse_coo for z in (x, y)):
+    if all(is_sparse(z) and z.layout is torch.sparse_coo for z in (x, y)):
         y = y if y.is_coalesced() or x.is_coalesced() else coalesce(call, y)
-    a, b = (_values_at(call, z, indices, pattern.shape) for z in (x, y))
-    return _filled(pattern, MUL(call, a, b))
+    a, b = (values_at(call, z, indices, pattern.shape) for z in (x, y))
+    return filled(pattern, product(call, a, b))
 
 
 def div(call: Call, x: torch.Tensor, y: Any) -> torch.Tensor:
     """The stored elements divided by a number."""
     pattern = call.overload(x, y)
-    return _filled(pattern, DIV(call, _points(x)[1], y))
+    return filled(pattern, quotient(call, points(x)[1], y))
 
 
 def coalesce(call: Call, x: torch.Tensor) -> torch.Tensor:
     """The sums of the elements that are stored for one position."""
     pattern = torch.ops.aten._coalesce(x)
-    indices, values = _points(x)
-    targets = _Targets(call, pattern)
-    targets.add(_keys(indices, x.shape), values)
+    indices, values = points(x)
+    targets = Targets(call, pattern)
+    targets.add(positions(indices, x.shape), values)
     return targets.filled()
 
 
@@ -304,10 +256,10 @@ def mm_reduce(
         arguments = call.overload(a, b, reduce)[1]
         out = mm(call, a, b)
         if reduce == "mean":
-            out = DIV(call, out, a.crow_indices().diff().clamp(min=1).unsqueeze(1))
+            out = quotient(call, out, a.crow_indices().diff().clamp(min=1).unsqueeze(1))
         return out, arguments
-    (rows, columns), values = _points(a)
-    products = MUL(call, values.unsqueeze(1), b[columns])
+    (rows, columns), values = points(a)
+    products = product(call, values.unsqueeze(1), b[columns])
     place = rows.unsqueeze(1).expand(products.shape)
     out = b.new_zeros(a.shape[0], b.shape[1])
     out = out.scatter_reduce(0, place, products, reduce, include_self=False)
@@ -318,7 +270,7 @@ def mm_reduce(
 
 
 def total(call: Call, x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-    return call.reduce("sum", _points(x)[1])
+    return sum_of(call, points(x)[1])
 
 
 def _row(name: str, function: Callable[..., Any], why: str) -> Row:
