@@ -64,6 +64,13 @@ def _gradient(function: Any, x: torch.Tensor, grad: torch.Tensor) -> torch.Tenso
     return torch.autograd.grad(y, x, grad.sparse_mask(y.detach().coalesce()))[0]
 
 
+def _gradient_of_products(
+    a: torch.Tensor, b: torch.Tensor, grad: torch.Tensor, reduce: str
+) -> tuple[torch.Tensor, ...]:
+    a, b = a.requires_grad_(), b.requires_grad_()
+    return torch.autograd.grad(torch.sparse.mm(a, b, reduce), (a, b), grad)
+
+
 Layout = Callable[[torch.Tensor], torch.Tensor]
 
 CALLS: Final[dict[str, tuple[str, Callable[[Layout, Layout], Any]]]] = {
@@ -121,6 +128,16 @@ CALLS: Final[dict[str, tuple[str, Callable[[Layout, Layout], Any]]]] = {
             lambda s, d, kind=kind: torch.sparse.mm(s(half(7, 6)), d(normal(6, 5)), kind),
         )
         for kind in ("sum", "mean", "amax", "amin")
+    },
+    **{
+        f"gradient of {kind} of products, {which}": (
+            "_sparse_mm_reduce_impl_backward",
+            lambda s, d, kind=kind, i=i: _gradient_of_products(
+                s(half(7, 6)), d(normal(6, 5)), d(normal(7, 5)), kind
+            )[i],
+        )
+        for kind in ("sum", "mean", "amax", "amin")
+        for i, which in enumerate(("left", "right"))
     },
     **{
         name: (name, lambda s, d, name=name: getattr(torch, name)(s(UNIT)))

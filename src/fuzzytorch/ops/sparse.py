@@ -7,7 +7,7 @@ Stored elements are taken in their order: each is a product, then an addition to
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -269,6 +269,31 @@ def mm_reduce(
     return out, none.scatter_reduce(0, place, stored, "amin")
 
 
+def mm_reduce_backward(
+    call: Call,
+    a: torch.Tensor,
+    grad: torch.Tensor,
+    b: torch.Tensor,
+    reduce: str,
+    arguments: torch.Tensor,
+    output_mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The gradients of :func:`mm_reduce`: an extreme has that of the element which gave it."""
+    (rows, columns), values = points(a)
+    if reduce == "mean":
+        grad = quotient(call, grad, a.crow_indices().diff().clamp(min=1).unsqueeze(1))
+    incoming = grad[rows]
+    if reduce in ("amax", "amin"):
+        stored = torch.arange(values.shape[0]).unsqueeze(1)
+        incoming = incoming.masked_fill(arguments[rows] != stored, 0.0)
+    left = filled(a, dots(call, incoming, b[columns])) if output_mask[0] else None
+    if not output_mask[1]:
+        return left, None
+    right = torch.zeros(b.shape, dtype=b.dtype)
+    terms = product(call, values.unsqueeze(1), incoming)
+    return left, accumulate(call, columns, terms, right)
+
+
 def total(call: Call, x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     return sum_of(call, points(x)[1])
 
@@ -292,6 +317,11 @@ ROWS: tuple[Row, ...] = (
         "_sparse_mm_reduce_impl.default",
         mm_reduce,
         "every product and, but for an extreme, every addition; the quotient of a mean",
+    ),
+    _row(
+        "_sparse_mm_reduce_impl_backward.default",
+        mm_reduce_backward,
+        "every multiply-add of the dot products, every product and sum; the quotient of a mean",
     ),
     _row("add.Tensor", add, "the product by alpha, the sums of elements that both store"),
     _row("sub.Tensor", sub, "the product by alpha, the sums of elements that both store"),
