@@ -226,7 +226,7 @@ OPERATIONS: Final = (
         0,
     ),
     Operation(
-        "complex",
+        "complex_functions",
         "polar",
         _same(2, 5),
         lambda x, y: torch.view_as_real(torch.polar(x, y)),
@@ -237,6 +237,22 @@ OPERATIONS: Final = (
         "complex product",
         lambda n: ((n, 4, 2), (4, 3, 2)),
         lambda x, y: torch.view_as_real(torch.complex(*x.unbind(2)) @ torch.complex(*y.unbind(2))),
+        0,
+    ),
+    Operation(
+        "complex_linear",
+        "complex index_add",
+        lambda n: ((3, 5, 2), (n, 5, 2)),
+        lambda x, y: torch.view_as_real(
+            torch.complex(*x.unbind(2)).index_add(0, _index(len(y), 3), torch.complex(*y.unbind(2)))
+        ),
+        0,
+    ),
+    Operation(
+        "complex_reduction",
+        "complex product of factors",
+        lambda n: ((n, 7, 2),),
+        lambda x: torch.view_as_real(torch.complex(*x.unbind(2)).prod(1)),
         0,
     ),
     Operation(
@@ -300,6 +316,13 @@ OPERATIONS: Final = (
         "density",
         lambda n: ((n,), (n,)),
         lambda x, y: torch.histogram(x, torch.linspace(0, 3, 4), weight=y, density=True)[0],
+        0,
+    ),
+    Operation(
+        "sparse_functions",
+        "sparse softmax",
+        lambda n: ((n, 7),),
+        lambda x: torch.sparse.softmax(x.to_sparse(), 1).to_dense(),
         0,
     ),
     Operation("folding", "fold", _same(1, 12, 9), lambda x: F.fold(x, (4, 4), 2)),

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 import torch
+from complex_cases import CASES, PLACES, SCALE, A, B, x, z
 from scatter import between, ulp
 from torch.utils._pytree import tree_map
 
@@ -18,70 +19,25 @@ aten = torch.ops.aten
 REPEATS: Final = 64
 
 
-def z(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=torch.complex64, generator=generator)
-
-
-def x(*shape: int, seed: int = 1) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-A, B, C = z(6, 5), z(6, 5, seed=2), z(5, seed=3)
-SCALE: Final = 0.375 - 1.25j
-
-CASES: Final[dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]] = {
-    "add.Tensor": [
-        ((A, C), {}),
-        ((x(6, 5), A), {"alpha": SCALE}),
-        ((A, 0.3), {}),
-        ((x(5), 0.375 + 1j), {}),
-    ],
-    "add.Scalar": [((A, SCALE), {})],
-    "sub.Tensor": [((A, B), {"alpha": 3}), ((A.mT, x(5, 6)), {})],
-    "sub.Scalar": [((A, SCALE), {})],
-    "rsub.Tensor": [((A, C), {})],
-    "rsub.Scalar": [((A, SCALE), {})],
-    "mul.Tensor": [((A, B.conj()), {}), ((A, x(5)), {}), ((A.mT, SCALE), {}), ((x(6), SCALE), {})],
-    "mul.Scalar": [((A, SCALE), {})],
-    "div.Tensor": [((A, B), {}), ((x(6, 5), C), {}), ((A, x(5)), {}), ((A, SCALE), {})],
-    "div.Scalar": [((A, SCALE), {})],
-    "reciprocal.default": [((A,), {})],
-    "square.default": [((A,), {})],
-    "addcmul.default": [((A, B, C), {"value": SCALE})],
-    "addcdiv.default": [((A, B, C), {})],
-    "pow.Tensor_Scalar": [((A, e), {}) for e in (2, 3, -1, 0.5, 1.5)],
-    "pow.Tensor_Tensor": [((A, B), {})],
-    "pow.Scalar": [((1.5, A), {})],
-    "sum.default": [((A,), {})],
-    "sum.dim_IntList": [((A, [0]), {}), ((A, [1], True), {})],
-    "mean.default": [((A,), {})],
-    "mean.dim": [((A, [1], True), {})],
-    "cumsum.default": [((A, 1), {})],
-    "linalg_vector_norm.default": [((A,), {}), ((A, 1, [0]), {}), ((A, 2, [1], True), {})],
-    "mm.default": [((A, B.mH), {}), ((A, z(5, 300).contiguous()), {})],
-    "bmm.default": [((z(3, 4, 5), z(3, 5, 2)), {})],
-    "mv.default": [((A, C), {})],
-    "dot.default": [((C, B[0]), {})],
-    "vdot.default": [((C, B[0]), {})],
-    "addmm.default": [((z(3), z(2, 4), z(4, 3)), {"beta": SCALE, "alpha": 0.5})],
-    "baddbmm.default": [((z(3), z(2, 2, 4), z(2, 4, 3)), {"beta": 0})],
-    "addmv.default": [((z(6, seed=5), A, C), {"alpha": SCALE})],
-}
-"""Arguments by row; transcendental functions are added below."""
-
-ROWS: Final = [row for row in table() if row.operands == "complex" and "_fft_" not in row.name]
+ROWS: Final = [row for row in table() if table().family(row).startswith("complex")]
 NAMES: Final = [row.name.removeprefix("aten.") for row in ROWS]
+ELSEWHERE: Final = ("_chunk_cat.default", "native_dropout.default")
+"""What only moves elements, and what draws random numbers, have tests of their own."""
 CALLS: Final = [
     pytest.param(name, args, kwargs, id=f"{name}-{i}")
     for name in NAMES
+    if name not in ELSEWHERE
     for i, (args, kwargs) in enumerate(CASES.get(name, [((A,), {})]))
 ]
 
 
+def holds_numbers(v: Any) -> bool:
+    return isinstance(v, torch.Tensor) and (v.is_complex() or v.is_floating_point())
+
+
 def wide(tree: Any) -> Any:
     def widened(v: Any) -> Any:
-        if isinstance(v, torch.Tensor):
+        if holds_numbers(v):
             return v.to(torch.complex128 if v.is_complex() else torch.float64)
         return v
 
@@ -94,7 +50,10 @@ def varies_between_numbers(samples: list[torch.Tensor], truth: torch.Tensor) -> 
     return bool(inexact.any()) and bool((deviation[inexact] > 0).all())
 
 
-def real(y: torch.Tensor) -> torch.Tensor:
+def real(y: Any) -> torch.Tensor:
+    """All parts of all results."""
+    if isinstance(y, tuple):
+        return torch.cat([real(v).flatten() for v in y if v.dtype is not torch.bool])
     return torch.view_as_real(y.resolve_conj()) if y.is_complex() else y
 
 
@@ -123,7 +82,7 @@ def test_both_parts_of_complex128_scatter_in_their_last_digits(
 ) -> None:
     overload = overload_named(f"aten.{name}")
     # Significands of 53 bits: those of binary32 have exact sums and products.
-    args = tree_map(lambda v: v / 3 if isinstance(v, torch.Tensor) else v, wide(args))
+    args = tree_map(lambda v: v / 3 if holds_numbers(v) else v, wide(args))
     stock = real(overload(*args, **kwargs))
     samples = []
     for seed in range(16):
@@ -154,17 +113,21 @@ def test_the_mean_in_stochastic_rounding_is_the_binary64_result(
     assert bool((deviation[between(truth)] > 0).all())
 
 
-INTEGERS: Final = (
-    *("add.Tensor", "sub.Tensor", "mul.Tensor", "square.default", "cumsum.default"),
-    *("sum.default", "sum.dim_IntList", "mm.default", "bmm.default", "mv.default"),
-    *("dot.default", "vdot.default"),
-)
+INTEGERS: Final = """
+    add.Tensor sub.Tensor mul.Tensor square.default cumsum.default sum.default sum.dim_IntList
+    mm.default bmm.default mv.default dot.default vdot.default addr.default addbmm.default
+    linalg_cross.default prod.dim_int cumprod.default trace.default scatter_add.default
+    scatter.reduce scatter_reduce.two index_add.default index_put.default put.default
+    embedding_dense_backward.default unfold_backward.default col2im.default
+    reflection_pad1d_backward.default replication_pad2d_backward.default
+    _unsafe_masked_index_put_accumulate.default
+"""
 
 
-@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("name", INTEGERS.split())
 def test_integers_stay_exact(name: str) -> None:
     def integers(v: Any) -> Any:
-        if not isinstance(v, torch.Tensor):
+        if not holds_numbers(v):
             return v
         parts = [(4 * part).round() for part in (v.real, v.imag)] if v.is_complex() else []
         return torch.complex(*parts) if parts else (4 * v).round()
@@ -175,6 +138,13 @@ def test_integers_stay_exact(name: str) -> None:
     with ft.fuzzy("sr", seed=0):
         y = overload(*args, **kwargs)
     assert torch.equal(wide(y), overload(*wide(args), **kwargs))
+
+
+def test_products_with_powers_of_two_are_exact() -> None:
+    exponents = torch.arange(-2, 3)
+    with ft.fuzzy("sr", seed=0):
+        y = torch.ldexp(A, exponents)
+    assert torch.equal(y, A * torch.tensor([0.25, 0.5, 1.0, 2.0, 4.0]))
 
 
 def test_zeros_infinities_and_nan_are_those_of_stock_torch() -> None:
@@ -210,6 +180,50 @@ def test_variants_write_where_they_are_told() -> None:
     assert rounded == ["aten.mul_.Tensor", "aten.add.out", "aten.abs.out"]
 
 
+def test_what_stock_torch_refuses_is_refused_as_there() -> None:
+    with ft.fuzzy("sr", seed=0), pytest.raises(RuntimeError, match="div_floor_cpu"):
+        torch.div(A, B, rounding_mode="floor")
+
+
+@pytest.mark.parametrize("layout", ["in place", "out"])
+def test_results_of_both_parts_are_written_in_place_and_into_targets(layout: str) -> None:
+    def run() -> list[torch.Tensor]:
+        if layout == "in place":
+            a = A.clone().mT
+            return [
+                a.index_add_(1, torch.tensor([0, 3, 3, 1, 0, 3]), B.mT, alpha=SCALE),
+                a.scatter_add_(1, PLACES.mT, B.mT),
+                a.lerp_(B.mT, 0.3),
+                a.cumprod_(1),
+            ]
+        wide, narrow = torch.empty(6, dtype=torch.float64), torch.empty(0)
+        return [
+            torch.std(A, 1, out=wide),
+            torch.norm(A, dim=1, out=narrow),
+            torch.prod(A, 1, out=torch.empty(0, dtype=torch.complex64)),
+            torch.logsumexp(A, 1, out=torch.empty(6, dtype=torch.complex64)),
+        ]
+
+    with ft.fuzzy("rn") as mode:
+        ours = run()
+    for mine, theirs in zip(ours, run(), strict=True):
+        torch.testing.assert_close(mine, theirs, check_stride=True)
+    assert mode.coverage.share(Verdict.ROUNDED) == 1
+
+
+def test_infinite_and_empty_terms_of_log_sum_exp_are_those_of_stock_torch() -> None:
+    low, high, none = complex(-torch.inf, 0), complex(torch.inf, 1), complex(torch.nan, 0)
+    a = torch.tensor([low, low, high, none, 1j])
+    b = torch.tensor([low, 2, 1j, 2, low])
+    with ft.fuzzy("rn"):
+        pairs, sums = torch.logaddexp(a, b), torch.logsumexp(torch.stack([a, b])[:, :2], 0)
+        nothing = torch.logsumexp(A[:0], 0)
+    torch.testing.assert_close(pairs, torch.logaddexp(a, b), equal_nan=True)
+    stacked = torch.logsumexp(torch.stack([a, b])[:, :2], 0)
+    torch.testing.assert_close(sums, stacked, equal_nan=True)
+    torch.testing.assert_close(nothing, torch.logsumexp(A[:0], 0), equal_nan=True)
+
+
 def test_the_absolute_value_of_real_numbers_stays_exact() -> None:
     with ft.fuzzy("sr", seed=0) as mode:
         assert torch.equal(x(9).abs(), x(9).abs())
@@ -241,6 +255,76 @@ def test_narrowing_to_complex64_rounds_both_parts() -> None:
         with ft.fuzzy("sr", seed=seed):
             samples.append(truth.to(torch.complex64))
     assert varies_between_numbers(samples, truth)
+
+
+def test_dropout_keeps_the_mask_of_stock_torch_and_rounds_both_products() -> None:
+    def run(p: float) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        return aten.native_dropout.default(A, p, True)
+
+    for p in (0.3, 1.0):
+        with ft.fuzzy("rn") as mode:
+            y, mask = run(p)
+        stock, kept = run(p)
+        assert torch.equal(mask, kept)
+        torch.testing.assert_close(y, stock)
+        assert mode.coverage.share(Verdict.ROUNDED) == 1
+
+
+def test_what_only_moves_complex_numbers_rounds_nothing() -> None:
+    arguments = [z(3, 5), z(4, 2)], 0, 2
+    with ft.fuzzy("sr", seed=0) as mode:
+        y = aten._chunk_cat.default(*arguments)
+    assert torch.equal(y, aten._chunk_cat.default(*arguments))
+    assert mode.coverage.operations == 0
+
+
+def test_narrowing_operands_as_dtype_asks_rounds_them() -> None:
+    third = wide(z(1)) / 3
+    for function in (torch.sum, torch.prod):
+        samples = []
+        for seed in range(REPEATS):
+            with ft.fuzzy("sr", seed=seed):
+                samples.append(function(third, dtype=torch.complex64)[None])
+        assert varies_between_numbers(samples, third)
+
+
+def test_integers_and_real_numbers_become_complex_as_dtype_asks() -> None:
+    for function in (torch.sum, torch.mean, torch.prod):
+        for operand in (torch.arange(1, 6), x(5)):
+            with ft.fuzzy("rn"):
+                y = function(operand, dtype=torch.complex64)
+            torch.testing.assert_close(y, function(operand, dtype=torch.complex64))
+
+
+DIFFERENTIABLE: Final[dict[str, Any]] = {
+    "products": lambda a, b: a.cumprod(1) + b.prod(0),
+    "spreads": lambda a, b: a.var(1) + b.std(1) + torch.var_mean(a, 1)[1],
+    "norms": lambda a, b: a.norm(3, 1) + torch.dist(a, b) + torch.renorm(b, 2, 0, 0.5)[:, 0],
+    "functions": lambda a, b: a.tanh() * b.sigmoid(),
+    "log-sum-exp": lambda a, b: a.logsumexp(0) + torch.logaddexp(a, b),
+    "places": lambda a, b: a[[0, 0, 1]] + b.gather(0, PLACES[:3]) + b.take(PLACES[:3]),
+    "windows": lambda a, b: (
+        a.unfold(0, 3, 1).sum(2) + torch.nn.functional.pad(b, (4, 3), "reflect")[:4, :5]
+    ),
+    "products of vectors": lambda a, b: torch.lerp(a, b, SCALE) + torch.addr(b, a[:, 0], b[0]),
+    "cross products": lambda a, b: torch.linalg.cross(a[:, :3], b[:, 2:]),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_are_rounded_and_in_nearest_rounding_those_of_stock_torch(name: str) -> None:
+    def run() -> list[torch.Tensor]:
+        a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
+        y = DIFFERENTIABLE[name](a, b)
+        return list(torch.autograd.grad(y.abs().square().sum(), (a, b), allow_unused=True))
+
+    stock = run()
+    with ft.fuzzy("rn") as mode:
+        ours = run()
+    for mine, theirs in zip(ours, stock, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
+    assert mode.coverage.share(Verdict.ROUNDED) == 1
 
 
 def test_gradients_pass_through_complex_operations() -> None:

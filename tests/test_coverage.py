@@ -58,12 +58,12 @@ def test_only_parts_of_a_lowered_operation_count():
 
 
 def test_an_operation_that_runs_unperturbed_is_weighted_by_its_arithmetic():
-    a, b = randn(20, 30).to(torch.complex64).to_sparse(), randn(30, 40).to(torch.complex64)
-    with ft.fuzzy("sr", seed=0) as mode, pytest.warns(UserWarning, match="sparse_coo"):
+    a, b = randn(20, 30).to_sparse_bsr((2, 2)), randn(30, 40)
+    with ft.fuzzy("sr", seed=0) as mode, pytest.warns(UserWarning, match="sparse_bsr"):
         torch.mm(a, b)
     found = record(mode.coverage, "aten.mm.default")
     assert (found.verdict, found.operations) == (Verdict.UNCOVERED, 2 * 20 * 30 * 40)
-    assert found.why == "layout sparse_coo"
+    assert found.why == "layout sparse_bsr"
 
 
 def test_an_opaque_layer_is_weighted_by_its_products():

@@ -144,5 +144,6 @@ def source(row: Row, func: Any) -> Any:
 def without_decomposition(row: Row, func: Any) -> Row:
     """The row of an overload whose decomposition does not apply to its operands."""
     if row.variant is None:
-        return unlowered(func)
-    return variants.derived(func, row.variant, unlowered(row.variant.base))
+        return dataclasses.replace(unlowered(func), operands=row.operands)
+    base = dataclasses.replace(unlowered(row.variant.base), operands=row.operands)
+    return variants.derived(func, row.variant, base)

@@ -174,7 +174,6 @@ def dispatched(packet: Any) -> list[str]:
     The others are those that TorchScript has for numbers, lists and strings.
     """
     qualified = packet._qualified_op_name
-    names = _dispatcher_names(qualified.partition("::")[0])
     return [
         overload
         for overload in packet.overloads()

@@ -2,13 +2,12 @@
 
 Sums, products and quotients follow the order of stock torch.  A real operand is a complex
 one with a zero imaginary part, so that infinities and NaN spread as in stock torch.
-Transcendental functions are evaluated in binary64 and round once per part.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -17,7 +16,6 @@ from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.dtypes import real_parts
 from fuzzytorch.ops.formula import Formula
 from fuzzytorch.ops.pointwise import ADD, DIV, MUL, SUB
-from fuzzytorch.ops.reduction import vector_norm
 from fuzzytorch.table import Row, Verdict
 
 Parts = tuple[Any, Any]
@@ -36,17 +34,26 @@ def parts(call: Call, x: Any) -> Parts:
         return call.number(x.real), call.number(x.imag)
     if x.is_complex():
         real, imaginary = real_parts(x).unbind(-1)
-        return call.operand(real), call.operand(imaginary)
-    real = call.operand(x)
+        return _narrowed(call, real), _narrowed(call, imaginary)
+    real = _narrowed(call, x)
     return real, real.new_zeros(()).expand(real.shape)
 
 
-def joined(real: torch.Tensor, imaginary: torch.Tensor) -> torch.Tensor:
-    """A contiguous complex tensor of two parts, copied."""
-    return torch.view_as_complex(torch.stack([real, imaginary], -1))
+def _narrowed(call: Call, x: torch.Tensor) -> torch.Tensor:
+    """A part in the dtype of the call; narrowing, which ``dtype=`` asks for, is a rounding."""
+    narrowing = (x.dtype, call.dtype) == (torch.float64, torch.float32) and x.dim() > 0
+    converted: torch.Tensor = call.round(x) if narrowing else call.operand(x)
+    return converted
 
 
-def _empty(call: Call, *operands: Any) -> torch.Tensor:
+def complex_operand(call: Call, x: torch.Tensor) -> torch.Tensor:
+    """A tensor as a complex one in the dtype of the call; itself where it is that."""
+    if x.dtype == call.dtype.to_complex():
+        return x
+    return torch.complex(*torch.broadcast_tensors(*parts(call, x)))
+
+
+def empty(call: Call, *operands: Any) -> torch.Tensor:
     """The complex tensor that stock torch would allocate for an elementwise operation."""
     tensors = [x for x in operands if isinstance(x, torch.Tensor)]
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
@@ -57,9 +64,9 @@ def _empty(call: Call, *operands: Any) -> torch.Tensor:
     return torch.empty_strided(meta.shape, meta.stride(), dtype=call.dtype.to_complex())
 
 
-def _written(call: Call, *operands: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def written(call: Call, *operands: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A tensor for the result, and views of its parts."""
-    out = _empty(call, *operands)
+    out = empty(call, *operands)
     real, imaginary = torch.view_as_real(out).unbind(-1)
     return out, real, imaginary
 
@@ -68,7 +75,7 @@ def add(call: Call, self: Any, other: Any, alpha: Any = 1) -> torch.Tensor:
     """``self + alpha * other``; the product rounds where ``alpha`` is not 1 or -1."""
     if alpha not in (1, -1):
         other, alpha = mul(call, _tensor(call, other), alpha), 1
-    out, real, imaginary = _written(call, self, other)
+    out, real, imaginary = written(call, self, other)
     (a, b), (c, d) = parts(call, self), _times_one(call, *parts(call, other))
     formula = ADD if alpha == 1 else SUB
     formula(call, a, c, out=real)
@@ -104,7 +111,7 @@ def rsub(call: Call, self: Any, other: Any, alpha: Any = 1) -> torch.Tensor:
 
 def mul(call: Call, self: Any, other: Any) -> torch.Tensor:
     """Four products, a difference and a sum."""
-    out, real, imaginary = _written(call, self, other)
+    out, real, imaginary = written(call, self, other)
     (a, b), (c, d) = parts(call, self), parts(call, other)
     CROSS_DIFFERENCE(call, a, b, c, d, out=real)
     CROSS_SUM(call, a, b, c, d, out=imaginary)
@@ -118,7 +125,7 @@ def div(call: Call, self: Any, other: Any) -> torch.Tensor:
     scale = DIV(call, 1.0, size)
     a, b, c, d = (MUL(call, x, scale) for x in (a, b, c, d))
     square = SQUARE(call, c, d)
-    out, real, imaginary = _written(call, self, other)
+    out, real, imaginary = written(call, self, other)
     QUOTIENT(call, a, b, c, d, square, out=real)
     QUOTIENT_IMAGINARY(call, a, b, c, d, square, out=imaginary)
     return out
@@ -146,86 +153,33 @@ def addcdiv(call: Call, self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -
     return add(call, self, div(call, product, tensor2))
 
 
-def power(call: Call, self: torch.Tensor, exponent: Any) -> torch.Tensor:
-    """Products and a reciprocal where stock torch uses them, else one rounding per part."""
-    if exponent == 2:
-        return square(call, self)
-    if exponent == 3:
-        return mul(call, square(call, self), self)
-    if exponent == -1:
-        return reciprocal(call, self)
-    return evaluated(call, self, exponent, function=torch.pow)
-
-
-def evaluated(call: Call, *operands: Any, function: Callable[..., torch.Tensor]) -> torch.Tensor:
-    """A function evaluated in binary64 on contiguous tensors; each part rounds once."""
-    tensors = [x for x in operands if isinstance(x, torch.Tensor)]
-    y = function(*(_wide(x) if isinstance(x, torch.Tensor) else x for x in operands))
-    like = _empty(call, *tensors)
-    if y.is_complex():
-        stored = torch.view_as_complex(call.round(real_parts(y)))
-    else:
-        stored, like = call.round(y), torch.empty_like(like, dtype=call.dtype)
-    return stored if like.is_contiguous() else like.copy_(stored)
-
-
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    dtype = torch.complex128 if x.is_complex() else torch.float64
-    return x.resolve_conj().to(dtype, memory_format=torch.contiguous_format)
-
-
-def total(
-    call: Call,
-    x: torch.Tensor,
-    dim: Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
+def div_mode(
+    call: Call, self: Any, other: Any, *, rounding_mode: str | None = None
 ) -> torch.Tensor:
-    """The sums of both parts."""
-    real, imaginary = (call.reduce("sum", part, dim, keepdim) for part in parts(call, x))
-    return joined(real, imaginary)
+    """:func:`div`; stock torch refuses complex operands where it is to be rounded."""
+    return NotImplemented if rounding_mode else div(call, self, other)
 
 
-def mean(
-    call: Call,
-    x: torch.Tensor,
-    dim: Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """The sums of both parts, divided by the number of terms."""
-    y = total(call, x, dim, keepdim)
-    terms = x.numel() / max(y.numel(), 1)
-    real, imaginary = (DIV(call, part, terms) for part in parts(call, y))
-    return joined(real, imaginary)
+def lerp(call: Call, self: torch.Tensor, end: torch.Tensor, weight: Any) -> torch.Tensor:
+    """Interpolation from the nearer end: two differences at most, a product and a sum."""
+    difference = sub(call, end, self)
+    if not isinstance(weight, torch.Tensor):
+        near = abs(complex(call.number(weight.real), call.number(weight.imag))) < 0.5
+        factor = weight if near else sub(call, _tensor(call, weight), 1)
+        return add(call, self if near else end, mul(call, difference, factor))
+    real, imaginary = real_parts(complex_operand(call, weight)).double().unbind(-1)
+    small = real * real + imaginary * imaginary < 0.25
+    factor = torch.where(small, weight, sub(call, weight, 1))
+    return add(call, torch.where(small, self, end), mul(call, difference, factor))
 
 
-def cumsum(
-    call: Call, x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None
-) -> torch.Tensor:
-    """Running sums of both parts."""
-    real, imaginary = (call.scan("sum", part, dim) for part in parts(call, x))
-    return joined(real, imaginary)
-
-
-def norm(
-    call: Call,
-    x: torch.Tensor,
-    ord: Any = 2,
-    dim: Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """The norm of the absolute values; of both parts where it is the euclidean one."""
-    if ord == 2:
-        dims = [d % x.dim() for d in dim] if dim and x.dim() else list(range(x.dim()))
-        pairs = real_parts(x)
-        y = vector_norm(call, pairs, 2, [*dims, pairs.dim() - 1], keepdim)
-        return y.squeeze(-1) if keepdim else y
-    return vector_norm(call, evaluated(call, x, function=torch.abs), ord, dim, keepdim)
+def cross(call: Call, self: torch.Tensor, other: torch.Tensor, *, dim: int = -1) -> torch.Tensor:
+    """Products of two components and their difference."""
+    a, b = torch.broadcast_tensors(self, other)
+    following, preceding = torch.tensor([1, 2, 0]), torch.tensor([2, 0, 1])
+    a1, b1 = (x.index_select(dim, following) for x in (a, b))
+    a2, b2 = (x.index_select(dim, preceding) for x in (a, b))
+    return sub(call, mul(call, a1, b2), mul(call, a2, b1))
 
 
 def mm(call: Call, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -251,7 +205,7 @@ def dot(call: Call, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     pairs = torch.stack([a, b], -1).flatten()
     real = call.reduce("dot", pairs, y=torch.stack([c, -d], -1).flatten())
     imaginary = call.reduce("dot", pairs, y=torch.stack([d, c], -1).flatten())
-    return joined(real, imaginary)
+    return torch.complex(real, imaginary)
 
 
 def vdot(call: Call, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -270,45 +224,74 @@ def addmm(
 ) -> torch.Tensor:
     """``beta * summand + alpha * (a @ b)``; factors of 1 cost nothing, of 0 read nothing."""
     y = product(call, a, b)
-    if alpha != 1:
-        y = mul(call, y, alpha)
+    # Stock torch writes a contiguous result, whichever strides the summand has.
+    y = y if alpha == 1 else mul(call, y, alpha)
+    return _onto(call, summand.contiguous(), y, beta)
+
+
+def addbmm(
+    call: Call,
+    summand: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> torch.Tensor:
+    """:func:`addmm` with one product of the batch after the other."""
+    if a.shape[0] == 0:
+        nothing = torch.zeros(a.shape[1], b.shape[2], dtype=call.dtype.to_complex())
+        return nothing if beta == 0 else add(call, mul(call, summand, beta), nothing)
+    total = summand.contiguous()
+    for i, product in enumerate(mm(call, a, b)):
+        scaled = product if alpha == 1 else mul(call, product, alpha)
+        total = _onto(call, total, scaled, 1 if i else beta)
+    return total
+
+
+def _onto(call: Call, summand: torch.Tensor, term: torch.Tensor, beta: Any) -> torch.Tensor:
+    """``beta * summand + term``; factors of 1 cost nothing, of 0 read nothing."""
     if beta == 0:
-        return y
-    return add(call, summand if beta == 1 else mul(call, summand, beta), y)
+        return term
+    return add(call, summand if beta == 1 else mul(call, summand, beta), term)
 
 
-def polar(call: Call, size: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
-    """``size * cos(angle)`` and ``size * sin(angle)``."""
-    out, real, imaginary = _written(call, size, angle)
-    MUL(call, size, call.via_binary64(torch.cos, angle), out=real)
-    MUL(call, size, call.via_binary64(torch.sin, angle), out=imaginary)
-    return out
+def addr(
+    call: Call,
+    summand: torch.Tensor,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> torch.Tensor:
+    """``beta * summand + (alpha * x) * y`` with the outer product of two vectors."""
+    x = x if alpha == 1 else mul(call, x, alpha)
+    return _onto(call, summand, mul(call, x.unsqueeze(1), y.unsqueeze(0)), beta)
 
 
-TRANSCENDENTAL: Final = (
-    "abs angle sgn exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh "
-    "asinh acosh atanh sqrt rsqrt sigmoid sinc"
-)
-"""Functions evaluated in binary64, one rounding per part."""
+def complex_row(name: str, function: Callable[..., Any], why: str) -> Row:
+    """The row of an overload for complex operands."""
+    return Row(f"aten.{name}", Verdict.ROUNDED, function, f"complex: {why}", operands="complex")
+
 
 _PRODUCT: Final = "every fused multiply-add of the parts"
-_ONCE: Final = "complex: evaluated in binary64, then one rounding per part"
+_SUM: Final = "one rounding per part; a product by alpha first"
+_QUOTIENT: Final = "scaling by the divisor, products, sums and quotients"
 
 _ARITHMETIC: Final[tuple[tuple[str, Callable[..., Any], str], ...]] = (
-    ("add.Tensor add.Scalar", add, "one rounding per part; a product by alpha first"),
-    ("sub.Tensor sub.Scalar", sub, "one rounding per part; a product by alpha first"),
-    ("rsub.Tensor rsub.Scalar", rsub, "one rounding per part; a product by alpha first"),
+    ("add.Tensor add.Scalar", add, _SUM),
+    ("sub.Tensor sub.Scalar", sub, _SUM),
+    ("rsub.Tensor rsub.Scalar", rsub, _SUM),
     ("mul.Tensor mul.Scalar", mul, "four products, a difference and a sum"),
-    ("div.Tensor div.Scalar", div, "scaling by the divisor, products, sums and quotients"),
-    ("reciprocal.default", reciprocal, "scaling by the divisor, products, sums and quotients"),
+    ("div.Tensor div.Scalar", div, _QUOTIENT),
+    ("div.Tensor_mode div.Scalar_mode", div_mode, _QUOTIENT),
+    ("reciprocal.default", reciprocal, _QUOTIENT),
     ("square.default", square, "four products, a difference and a sum"),
     ("addcmul.default", addcmul, "the products and the sum, part by part"),
     ("addcdiv.default", addcdiv, "the product, the quotient and the sum, part by part"),
-    ("pow.Tensor_Scalar", power, "products and reciprocals for 2, 3 and -1, else one rounding"),
-    ("sum.default sum.dim_IntList", total, "every addition of both parts"),
-    ("mean.default mean.dim", mean, "every addition of both parts, and the quotients"),
-    ("cumsum.default", cumsum, "every addition of both parts"),
-    ("linalg_vector_norm.default", norm, "absolute values (euclidean: parts), sum and root"),
+    ("lerp.Scalar lerp.Tensor", lerp, "the differences, the product and the sum, part by part"),
+    ("linalg_cross.default", cross, "two products and their difference, part by part"),
     ("mm.default bmm.default", mm, _PRODUCT),
     ("mv.default", mv, _PRODUCT),
     ("dot.default", dot, _PRODUCT),
@@ -319,38 +302,12 @@ _ARITHMETIC: Final[tuple[tuple[str, Callable[..., Any], str], ...]] = (
         functools.partial(addmm, product=mv),
         f"{_PRODUCT}, products with alpha and beta, the sum",
     ),
+    ("addbmm.default", addbmm, f"{_PRODUCT}, products with alpha and beta, every sum"),
+    ("addr.default", addr, "the products, and the sum, part by part"),
 )
 
-ROWS: tuple[Row, ...] = (
-    Row(
-        "aten.polar.default",
-        Verdict.ROUNDED,
-        polar,
-        "cosine and sine (once each, from binary64), and the products",
-    ),
-    *(
-        Row(f"aten.{name}", Verdict.ROUNDED, function, f"complex: {why}", operands="complex")
-        for names, function, why in _ARITHMETIC
-        for name in names.split()
-    ),
-    *(
-        Row(
-            f"aten.{name}.default",
-            Verdict.ROUNDED,
-            functools.partial(evaluated, function=getattr(torch, name)),
-            _ONCE,
-            operands="complex",
-        )
-        for name in TRANSCENDENTAL.split()
-    ),
-    *(
-        Row(
-            f"aten.pow.{name}",
-            Verdict.ROUNDED,
-            functools.partial(evaluated, function=torch.pow),
-            _ONCE,
-            operands="complex",
-        )
-        for name in ("Tensor_Tensor", "Scalar")
-    ),
+ROWS: tuple[Row, ...] = tuple(
+    complex_row(name, function, why)
+    for names, function, why in _ARITHMETIC
+    for name in names.split()
 )

@@ -123,9 +123,12 @@ def _sparse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
     if not inexact and known:
         return Arithmetic.NONE
     asked = {kwargs.get("dtype")} - {None}
-    if not known or _has_complex_number(args, kwargs) or len(inexact | asked) > 1:
+    if not known or len(inexact | asked) > 1:
         return Arithmetic.IMPOSSIBLE
-    return Arithmetic.SPARSE if inexact.issubset({*WORKING, *NARROW}) else Arithmetic.IMPOSSIBLE
+    if not inexact.issubset(PARTS) and _has_complex_number(args, kwargs):
+        return Arithmetic.IMPOSSIBLE
+    known = inexact.issubset({*WORKING, *NARROW, *PARTS})
+    return Arithmetic.SPARSE if known else Arithmetic.IMPOSSIBLE
 
 
 def is_inexact(x: torch.Tensor) -> bool:
@@ -203,9 +206,8 @@ def working_dtype(kind: Arithmetic, args: tuple[Any, ...], kwargs: dict[str, Any
         return torch.float32
     if kind is Arithmetic.BINARY64:
         return torch.float64
-    if kind is Arithmetic.COMPLEX:
-        dtype = complex_dtype(args, kwargs)
-        assert dtype is not None
+    dtype = complex_dtype(args, kwargs) if kind in (Arithmetic.COMPLEX, Arithmetic.SPARSE) else None
+    if dtype is not None:
         return PARTS[dtype]
     asked = kwargs.get("dtype")
     if asked is None:

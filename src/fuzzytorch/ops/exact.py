@@ -42,7 +42,7 @@ _GROUPS: Final[Mapping[str, str]] = {
         _neg_view_copy set fill_diagonal_ _nested_view_from_buffer_copy to_dense lu_unpack
         masked_scatter_backward to_padded_tensor _to_sparse _to_sparse_csr _to_sparse_csc
         _to_sparse_bsr _to_sparse_bsc _sparse_coo_tensor_with_dims_and_tensors sparse_mask
-        _nested_tensor_from_mask _nested_tensor_from_tensor_list
+        _nested_tensor_from_mask _nested_tensor_from_tensor_list _sparse_sum_backward
     """,
     "selection: every result is one of the operands": """
         amax aminmax amin clamp clamp_max clamp_min cummax cummin _cummax_helper _cummin_helper

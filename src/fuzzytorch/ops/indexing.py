@@ -27,7 +27,8 @@ def _total(call: Call, start: torch.Tensor, *sources: torch.Tensor) -> torch.Ten
         and not any(torch._C._is_alias_of(x, out) for x in sources)  # type: ignore[attr-defined]
     ):
         return out
-    return start.to(call.dtype).clone(memory_format=torch.contiguous_format)
+    dtype = call.dtype.to_complex() if start.is_complex() else call.dtype
+    return start.to(dtype).clone(memory_format=torch.contiguous_format)
 
 
 def _strided(total: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -103,12 +104,18 @@ def _add_rows(
         call.accumulate(places, source.reshape(-1, inner), total.view(-1, inner))
 
 
-def _multiply(call: Call, places: torch.Tensor, source: torch.Tensor, total: torch.Tensor) -> None:
+Product = Callable[[Call, torch.Tensor, torch.Tensor], torch.Tensor]
+"""How two tensors are multiplied."""
+
+
+def _multiply(
+    call: Call, places: torch.Tensor, source: torch.Tensor, total: torch.Tensor, product: Product
+) -> None:
     """Multiplies into flat places one factor after the other, in the order of the source."""
     flat = total.view(-1)
     for chosen in _turns(places):
         at = places[chosen]
-        flat[at] = MUL(call, flat[at], source[chosen])
+        flat[at] = product(call, flat[at], source[chosen])
 
 
 def _turns(places: torch.Tensor) -> list[torch.Tensor]:
@@ -161,7 +168,14 @@ def scatter_add(
 
 
 def scatter_with(
-    call: Call, self: torch.Tensor, dim: int, index: torch.Tensor, src: Any, *, reduce: str
+    call: Call,
+    self: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    src: Any,
+    *,
+    reduce: str,
+    product: Product = MUL,
 ) -> torch.Tensor:
     """``scatter`` that adds or multiplies instead of copying; ``src`` may be a number."""
     if reduce not in ("add", "multiply"):
@@ -169,8 +183,11 @@ def scatter_with(
     if not isinstance(src, torch.Tensor):
         src = torch.full(index.shape, float(src), dtype=call.dtype)
     total = _total(call, self, src)
-    combine = _add if reduce == "add" else _multiply
-    combine(call, _places(self, dim, index), _source(src, index), total)
+    places, source = _places(self, dim, index), _source(src, index)
+    if reduce == "add":
+        _add(call, places, source, total)
+    else:
+        _multiply(call, places, source, total, product)
     return total
 
 
@@ -183,12 +200,13 @@ def scatter_reduce(
     reduce: str,
     *,
     include_self: bool = True,
+    product: Product = MUL,
 ) -> torch.Tensor:
     """Sums, products and means per addition and product; ``amax`` and ``amin`` select."""
     if reduce in ("amax", "amin"):
         return torch.scatter_reduce(self, dim, index, src, reduce, include_self=include_self)
     places = _places(self, dim, index)
-    return _reduce_into(call, self, places, _source(src, index), reduce, include_self)
+    return _reduce_into(call, self, places, _source(src, index), reduce, include_self, product)
 
 
 def index_reduce(
@@ -200,13 +218,14 @@ def index_reduce(
     reduce: str,
     *,
     include_self: bool = True,
+    product: Product = MUL,
 ) -> torch.Tensor:
     """:func:`scatter_reduce` for whole slices."""
     if reduce in ("amax", "amin"):
         return torch.index_reduce(self, dim, index, source, reduce, include_self=include_self)
     rows, inner = _rows_of_slices(self, dim, index), _slices(self, dim)[2]
     places = (rows[:, None] * inner + torch.arange(inner)).view(-1)
-    return _reduce_into(call, self, places, source.reshape(-1), reduce, include_self)
+    return _reduce_into(call, self, places, source.reshape(-1), reduce, include_self, product)
 
 
 def _reduce_into(
@@ -216,6 +235,7 @@ def _reduce_into(
     source: torch.Tensor,
     reduce: str,
     include_self: bool,
+    product: Product,
 ) -> torch.Tensor:
     if reduce not in ("sum", "prod", "mean"):
         raise RuntimeError(
@@ -224,7 +244,10 @@ def _reduce_into(
     total = _total(call, start, source)
     if not include_self:
         total.view(-1)[places] = 1.0 if reduce == "prod" else 0.0
-    (_multiply if reduce == "prod" else _add)(call, places, source, total)
+    if reduce == "prod":
+        _multiply(call, places, source, total, product)
+    else:
+        _add(call, places, source, total)
     if reduce == "mean":
         count = torch.full((total.numel(),), float(include_self), dtype=call.dtype)
         count.scatter_add_(0, places, torch.ones_like(source))
@@ -336,9 +359,7 @@ _ROUNDED: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("scatter.reduce", scatter_with, "every addition or product rounded, in order of the index"),
     (
         "scatter.value_reduce",
-        lambda call, self, dim, index, value, *, reduce: scatter_with(
-            call, self, dim, index, value, reduce=reduce
-        ),
+        scatter_with,
         "every addition or product rounded, in order of the index",
     ),
     (

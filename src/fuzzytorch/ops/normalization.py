@@ -185,14 +185,14 @@ def group_norm_backward(
     return grad_x, grad_weight, grad_bias
 
 
-def _others(x: torch.Tensor, dim: int) -> list[int]:
+def others(x: torch.Tensor, dim: int) -> list[int]:
     return [d for d in range(x.dim()) if d != dim % x.dim()]
 
 
 def weight_norm(
     call: Call, v: torch.Tensor, g: torch.Tensor, dim: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    squares = call.reduce("sum_squares", v, _others(v, dim), keepdim=True)
+    squares = call.reduce("sum_squares", v, others(v, dim), keepdim=True)
     norms = SQRT(call, squares, out=squares)
     return MUL(call, v, DIV(call, g, norms)), norms
 
@@ -201,20 +201,25 @@ def weight_norm_backward(
     call: Call, grad: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norms: torch.Tensor, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     norms = norms.view_as(g)
-    dots = call.reduce("dot", grad, _others(v, dim), keepdim=True, y=v).view_as(g)
+    dots = call.reduce("dot", grad, others(v, dim), keepdim=True, y=v).view_as(g)
     grad_g = DIV(call, dots, norms)
     ratio = DIV(call, g, norms)
     slope = WEIGHT_SLOPE(call, ratio, grad_g, norms)
     return WEIGHT_GRADIENT(call, ratio, grad, slope, v), grad_g
 
 
+def renorm_factor(call: Call, norms: torch.Tensor, maxnorm: float) -> torch.Tensor:
+    """What slices are multiplied by: 1 where their norm is at most ``maxnorm``."""
+    factor = RENORM_FACTOR(call, norms, maxnorm, 1e-7)
+    return torch.where(norms > maxnorm, factor, torch.ones_like(factor))
+
+
 def renorm(call: Call, x: torch.Tensor, p: float, dim: int, maxnorm: float) -> torch.Tensor:
     contiguous = torch.contiguous_format
     if x.numel() == 0:
         return x.clone(memory_format=contiguous)
-    norms = vector_norm(call, x, p, _others(x, dim), keepdim=True)
-    factor = RENORM_FACTOR(call, norms, maxnorm, 1e-7)
-    factor = torch.where(norms > maxnorm, factor, torch.ones_like(factor))
+    norms = vector_norm(call, x, p, others(x, dim), keepdim=True)
+    factor = renorm_factor(call, norms, maxnorm)
     out = torch.empty_like(x, memory_format=contiguous) if call.out is None else call.out
     return MUL(call, x, factor, out=out)
 

@@ -6,82 +6,32 @@ Stored elements are taken in their order: each is a product, then an addition to
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch.utils._pytree import tree_map
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.dtypes import NARROW, store, tensors
-from fuzzytorch.ops.pointwise import ADD, DIV, MUL
-from fuzzytorch.table import Row, Verdict
+from fuzzytorch.ops.stored import (
+    Targets,
+    accumulate,
+    dots,
+    filled,
+    is_sparse,
+    plus,
+    points,
+    positions,
+    product,
+    quotient,
+    scaled,
+    sparse_row,
+    sum_of,
+)
+from fuzzytorch.table import Row
 
 PRODUCTS: Final = 2**22
 """Products of stored elements with rows that are held at a time."""
-
-
-def is_sparse(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.layout is not torch.strided
-
-
-def points(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices ``(sparse dimensions, n)`` and values ``(n, ...)`` in the order of storage."""
-    points = x if x.layout is torch.sparse_coo else x.to_sparse_coo()
-    return points._indices(), points._values()
-
-
-def _keys(indices: torch.Tensor, shape: Any) -> torch.Tensor:
-    """Positions in row-major order over the sparse dimensions."""
-    keys = torch.zeros(indices.shape[1], dtype=torch.int64)
-    for index, size in zip(indices, shape, strict=False):
-        keys = keys * size + index
-    return keys
-
-
-def filled(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """A sparse tensor with the stored elements of another and values of its own."""
-    if pattern.layout is torch.sparse_coo:
-        return torch.ops.aten._sparse_coo_tensor_unsafe(
-            pattern._indices(),
-            values.view(pattern._values().shape),
-            pattern.shape,
-            is_coalesced=pattern.is_coalesced(),
-        )
-    columns = pattern.layout is torch.sparse_csc
-    return torch.sparse_compressed_tensor(
-        pattern.ccol_indices() if columns else pattern.crow_indices(),
-        pattern.row_indices() if columns else pattern.col_indices(),
-        values.view(pattern.values().shape),
-        pattern.shape,
-        layout=pattern.layout,
-        check_invariants=False,
-    )
-
-
-class _Targets:
-    """The stored elements of a result that terms are added to, one after the other."""
-
-    def __init__(self, call: Call, pattern: torch.Tensor) -> None:
-        indices, values = points(pattern)
-        self._call = call
-        self._pattern = pattern
-        self._order: torch.Tensor
-        self._sorted, self._order = _keys(indices, pattern.shape).sort()
-        self._values = torch.zeros(values.shape[0], math.prod(values.shape[1:]), dtype=values.dtype)
-
-    def add(self, keys: torch.Tensor, terms: torch.Tensor) -> None:
-        place = self._order[torch.searchsorted(self._sorted, keys)]
-        self._call.accumulate(place, terms.reshape(self._values[place].shape), self._values)
-
-    def filled(self) -> torch.Tensor:
-        return filled(self._pattern, self._values)
-
-
-def _scaled(call: Call, x: torch.Tensor, factor: Any) -> torch.Tensor:
-    return x if factor == 1 else MUL(call, x, factor)
 
 
 def _onto(
@@ -89,8 +39,8 @@ def _onto(
 ) -> torch.Tensor:
     """``out += alpha * a @ b`` in place, ``a`` sparse, all ``(m, k)`` or ``(batch, m, k)``."""
     indices, values = points(a)
-    values = _scaled(call, values, alpha).unsqueeze(1)
-    rows, columns = _keys(indices[:-1], a.shape), indices[-1]
+    values = scaled(call, values, alpha).unsqueeze(1)
+    rows, columns = positions(indices[:-1], a.shape), indices[-1]
     if a.dim() == 3:
         columns = indices[0] * b.shape[1] + columns
     flat = out.view(math.prod(out.shape[:-1]), out.shape[-1])
@@ -98,8 +48,8 @@ def _onto(
     step = max(1, PRODUCTS // max(1, b.shape[-1]))
     for start in range(0, values.shape[0], step):
         part = slice(start, start + step)
-        products = MUL(call, values[part], source[columns[part]])
-        call.accumulate(rows[part], products, flat)
+        products = product(call, values[part], source[columns[part]])
+        accumulate(call, rows[part], products, flat)
     return out
 
 
@@ -117,13 +67,13 @@ def _pairs(
     offset = torch.arange(left.shape[0]) - (count.cumsum(0) - count).repeat_interleave(count)
     right = first[left] + offset
     keys = rows[left] * b.shape[1] + columns[right]
-    return keys, MUL(call, _scaled(call, values, alpha)[left], others[right])
+    return keys, product(call, scaled(call, values, alpha)[left], others[right])
 
 
 def mm(call: Call, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """``a @ b`` where one or both are sparse."""
     if is_sparse(a) and is_sparse(b):
-        targets = _Targets(call, call.overload(a, b))
+        targets = Targets(call, call.overload(a, b))
         targets.add(*_pairs(call, a, b))
         return targets.filled()
     if is_sparse(a):
@@ -158,15 +108,15 @@ def addmm(
         if summand.layout is not torch.sparse_csr:
             # Of other layouts stock torch returns tensors whose indices do not fit its values.
             return NotImplemented
-        targets = _Targets(call, call.overload(summand, a, b, beta=beta, alpha=alpha))
+        targets = Targets(call, call.overload(summand, a, b, beta=beta, alpha=alpha))
         if beta != 0:
             indices, values = points(summand)
-            targets.add(_keys(indices, summand.shape), _scaled(call, values, beta))
+            targets.add(positions(indices, summand.shape), scaled(call, values, beta))
         targets.add(*_pairs(call, a, b, alpha))
         return targets.filled()
     out = a.new_zeros(a.shape[0], b.shape[1], layout=torch.strided, dtype=summand.dtype)
     if beta != 0:
-        out.copy_(_scaled(call, summand, beta))
+        out.copy_(scaled(call, summand, beta))
     if is_sparse(a):
         return _onto(call, out, a, b, alpha)
     turned = out.mT.contiguous()
@@ -200,9 +150,9 @@ def sampled_addmm(
     *batch, rows, columns = indices
     left = torch.ops.aten.index(a, [*batch, rows])
     right = torch.ops.aten.index(b.mT, [*batch, columns])
-    products = _scaled(call, call.reduce("dot", left, [1], y=right), alpha)
+    products = scaled(call, dots(call, left, right), alpha)
     if beta != 0:
-        products = ADD(call, _scaled(call, values, beta), products)
+        products = plus(call, scaled(call, values, beta), products)
     return filled(pattern, products)
 
 
@@ -217,22 +167,22 @@ def add(call: Call, x: Any, y: Any, *, alpha: Any = 1) -> torch.Tensor:
         dense, sparse = (y, x) if is_sparse(x) else (x, y)
         out = dense.clone(memory_format=torch.contiguous_format)
         indices, values = points(sparse)
-        keys, inner = _keys(indices, sparse.shape), math.prod(values.shape[1:])
-        terms = _scaled(call, values, alpha).reshape(-1, inner)
-        call.accumulate(keys, terms, out.view(-1, inner))
+        keys, inner = positions(indices, sparse.shape), math.prod(values.shape[1:])
+        terms = scaled(call, values, alpha).reshape(-1, inner)
+        accumulate(call, keys, terms, out.view(-1, inner))
         return out
     pattern = call.overload(x, y, alpha=alpha)
     (left, a), (right, b) = points(x), points(y)
-    b = _scaled(call, b, alpha)
+    b = scaled(call, b, alpha)
     if pattern.layout is torch.sparse_coo and not pattern.is_coalesced():
         if torch.equal(left, right) and pattern._nnz() == a.shape[0]:
-            return filled(pattern, ADD(call, a, b))
+            return filled(pattern, plus(call, a, b))
         if pattern._nnz() == a.shape[0] + b.shape[0]:
             return filled(pattern, torch.cat([a, b]))
         pattern = torch.ops.aten._coalesce(pattern)
-    targets = _Targets(call, pattern)
-    targets.add(_keys(left, x.shape), a)
-    targets.add(_keys(right, y.shape), b)
+    targets = Targets(call, pattern)
+    targets.add(positions(left, x.shape), a)
+    targets.add(positions(right, y.shape), b)
     return targets.filled()
 
 
@@ -250,7 +200,7 @@ def _with(
     return result
 
 
-def _values_at(call: Call, x: Any, indices: torch.Tensor, shape: Any) -> Any:
+def values_at(call: Call, x: Any, indices: torch.Tensor, shape: Any) -> Any:
     """The values of an operand at indices."""
     if not isinstance(x, torch.Tensor) or x.dim() == 0:
         return x
@@ -263,8 +213,8 @@ def _values_at(call: Call, x: Any, indices: torch.Tensor, shape: Any) -> Any:
         own, values = points(coalesce(call, x))
     if own.shape[1] == 0:
         return values.new_zeros(indices.shape[1])
-    keys, order = _keys(own, x.shape).sort()
-    wanted = _keys(indices, shape)
+    keys, order = positions(own, x.shape).sort()
+    wanted = positions(indices, shape)
     place = torch.searchsorted(keys, wanted).clamp_(max=keys.shape[0] - 1)
     # What an operand does not store is zero.
     return values[order[place]] * (keys[place] == wanted)
@@ -277,52 +227,27 @@ def mul(call: Call, x: Any, y: Any) -> torch.Tensor:
     # Of two operands that hold positions twice stock torch sums the second one first.
     if all(is_sparse(z) and z.layout is torch.sparse_coo for z in (x, y)):
         y = y if y.is_coalesced() or x.is_coalesced() else coalesce(call, y)
-    a, b = (_values_at(call, z, indices, pattern.shape) for z in (x, y))
-    return filled(pattern, MUL(call, a, b))
+    a, b = (values_at(call, z, indices, pattern.shape) for z in (x, y))
+    return filled(pattern, product(call, a, b))
 
 
 def div(call: Call, x: torch.Tensor, y: Any) -> torch.Tensor:
     """The stored elements divided by a number."""
     pattern = call.overload(x, y)
-    return filled(pattern, DIV(call, points(x)[1], y))
+    return filled(pattern, quotient(call, points(x)[1], y))
 
 
 def coalesce(call: Call, x: torch.Tensor) -> torch.Tensor:
     """The sums of the elements that are stored for one position."""
     pattern = torch.ops.aten._coalesce(x)
     indices, values = points(x)
-    targets = _Targets(call, pattern)
-    targets.add(_keys(indices, x.shape), values)
+    targets = Targets(call, pattern)
+    targets.add(positions(indices, x.shape), values)
     return targets.filled()
 
 
 def total(call: Call, x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-    return call.reduce("sum", points(x)[1])
-
-
-def sparse_row(name: str, function: Callable[..., Any], why: str) -> Row:
-    """The row of an overload for sparse operands; those in 16 bits are computed in float32."""
-    function = functools.partial(_stored, function=function)
-    return Row(f"aten.{name}", Verdict.ROUNDED, function, f"sparse: {why}", operands="sparse")
-
-
-def _stored(call: Call, *args: Any, function: Callable[..., Any], **kwargs: Any) -> Any:
-    narrow = next((x.dtype for x in tensors(args, kwargs) if x.dtype in NARROW), None)
-    if narrow is None:
-        return function(call, *args, **kwargs)
-    args, kwargs = tree_map(_widened, (args, kwargs))
-    return tree_map(functools.partial(_narrowed, call, narrow), function(call, *args, **kwargs))
-
-
-def _widened(x: Any) -> Any:
-    return x.to(torch.float32) if isinstance(x, torch.Tensor) and x.dtype in NARROW else x
-
-
-def _narrowed(call: Call, dtype: torch.dtype, y: Any) -> Any:
-    """A result rounded to the dtype of the operands; of a sparse one, the stored elements."""
-    if not isinstance(y, torch.Tensor) or not y.is_floating_point():
-        return y
-    return filled(y, store(call, points(y)[1], dtype)) if is_sparse(y) else store(call, y, dtype)
+    return sum_of(call, points(x)[1])
 
 
 _PRODUCT: Final = "every product of a stored element, every addition in their order"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.pointwise import DIV, MUL
-from fuzzytorch.ops.sparse import filled, mm, points, sparse_row
+from fuzzytorch.ops.sparse import mm
+from fuzzytorch.ops.stored import accumulate, dots, filled, points, product, quotient, sparse_row
 from fuzzytorch.table import Row
 
 
@@ -26,10 +26,10 @@ def mm_reduce(
         arguments = call.overload(a, b, reduce)[1]
         out = mm(call, a, b)
         if reduce == "mean":
-            out = DIV(call, out, a.crow_indices().diff().clamp(min=1).unsqueeze(1))
+            out = quotient(call, out, a.crow_indices().diff().clamp(min=1).unsqueeze(1))
         return out, arguments
     (rows, columns), values = points(a)
-    products = MUL(call, values.unsqueeze(1), b[columns])
+    products = product(call, values.unsqueeze(1), b[columns])
     place = rows.unsqueeze(1).expand(products.shape)
     out = b.new_zeros(a.shape[0], b.shape[1])
     out = out.scatter_reduce(0, place, products, reduce, include_self=False)
@@ -62,13 +62,13 @@ def mm_reduce_backward(
     column = columns[element]
     of_stored = of_dense = None
     if output_mask[0]:
-        of_stored = torch.zeros(values.shape[0], 1, dtype=call.dtype)
-        call.accumulate(element, MUL(call, share, b[column, k]).unsqueeze(1), of_stored)
+        of_stored = torch.zeros(values.shape[0], 1, dtype=values.dtype)
+        accumulate(call, element, product(call, share, b[column, k]).unsqueeze(1), of_stored)
         of_stored = filled(a, of_stored)
     if output_mask[1]:
-        of_dense = torch.zeros(b.shape, dtype=call.dtype)
-        products = MUL(call, values[element], share).unsqueeze(1)
-        call.accumulate(column * b.shape[1] + k, products, of_dense.view(-1, 1))
+        of_dense = torch.zeros(b.shape, dtype=values.dtype)
+        products = product(call, values[element], share).unsqueeze(1)
+        accumulate(call, column * b.shape[1] + k, products, of_dense.view(-1, 1))
     return of_stored, of_dense
 
 
@@ -76,8 +76,8 @@ def _of_stored(
     call: Call, grads: torch.Tensor, others: torch.Tensor, counts: torch.Tensor | None
 ) -> torch.Tensor:
     """One dot product per stored element, divided by the length of its row for a mean."""
-    products = call.reduce("dot", grads, [1], y=others)
-    return products if counts is None else DIV(call, products, counts)
+    products = dots(call, grads, others)
+    return products if counts is None else quotient(call, products, counts)
 
 
 def _of_dense(
@@ -90,9 +90,9 @@ def _of_dense(
 ) -> torch.Tensor:
     """Stored elements, divided by the length of their row for a mean, times gradients, summed."""
     if counts is not None:
-        values = DIV(call, values, counts)
-    out = torch.zeros(b.shape, dtype=call.dtype)
-    return call.accumulate(columns, MUL(call, values.unsqueeze(1), grads), out)
+        values = quotient(call, values, counts)
+    out = torch.zeros(b.shape, dtype=values.dtype)
+    return accumulate(call, columns, product(call, values.unsqueeze(1), grads), out)
 
 
 ROWS: tuple[Row, ...] = (
