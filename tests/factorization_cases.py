@@ -75,6 +75,15 @@ class Matrices:
         return (self._normal(*batch, m, n) + 2.0 * torch.eye(m, n)).to(self.dtype)
 
     @stock()
+    def deficient(self, m: int, n: int, *batch: int) -> torch.Tensor:
+        """Matrices with a column twice; of a batch the last ones have it three times."""
+        a = self._normal(*batch, m, n) + 2.0 * torch.eye(m, n)
+        a[..., n // 2] = a[..., 0]
+        if batch:
+            a[-1, :, -1] = a[-1, :, 0]
+        return a.to(self.dtype)
+
+    @stock()
     def reflectors(self, *shape: int) -> torch.Tensor:
         return (self._normal(*shape) / 16).to(self.dtype)
 

@@ -29,6 +29,7 @@ from fuzzytorch.ops.matrix_steps import (
     sizes,
     squares,
     subtract_product,
+    widened,
 )
 from fuzzytorch.ops.pointwise import DIV, SQRT, SUB
 from fuzzytorch.table import Row
@@ -105,10 +106,11 @@ def lu(
     k = min(m, n)
     pivots = torch.arange(1, k + 1, dtype=torch.int32).repeat(batch, 1)
     info = torch.zeros(batch, dtype=torch.int32)
+    every = torch.arange(batch)
     for start, stop in blocks(k):
         for j in range(start, stop):
             if pivot:
-                _exchange(work, pivots, j)
+                _exchange(work, pivots, every, j)
             largest = work[:, j, j]
             _first(info, largest == 0, j)
             if j + 1 < m:
@@ -123,11 +125,10 @@ def lu(
     return work, pivots, info
 
 
-def _exchange(work: torch.Tensor, pivots: torch.Tensor, j: int) -> None:
-    """Brings the row with the largest element of column ``j`` to row ``j``."""
+def _exchange(work: torch.Tensor, pivots: torch.Tensor, every: torch.Tensor, j: int) -> None:
+    """Brings the row with the largest element of column ``j`` to row ``j`` of every matrix."""
     chosen = sizes(work[:, j:, j]).argmax(1) + j
     pivots[:, j] = chosen + 1
-    every = torch.arange(work.shape[0])
     row = work[:, j].clone()
     work[:, j] = work[every, chosen]
     work[every, chosen] = row
@@ -135,14 +136,13 @@ def _exchange(work: torch.Tensor, pivots: torch.Tensor, j: int) -> None:
 
 def permutation(pivots: torch.Tensor, m: int) -> torch.Tensor:
     """The order of rows ``(B, m)`` after the exchanges ``(B, k)``: row ``i`` was row ``p[i]``."""
-    order = torch.arange(m).repeat(pivots.shape[0], 1)
-    every = torch.arange(pivots.shape[0])
-    for j in range(pivots.shape[1]):
-        chosen = pivots[:, j].long() - 1
-        row = order[:, j].clone()
-        order[:, j] = order[every, chosen]
-        order[every, chosen] = row
-    return order
+    orders = []
+    for exchanges in pivots.tolist():
+        order = list(range(m))
+        for j, chosen in enumerate(exchanges):
+            order[j], order[chosen - 1] = order[chosen - 1], order[j]
+        orders.append(order)
+    return torch.tensor(orders, dtype=torch.int64).view(pivots.shape[0], m)
 
 
 def householder(call: Call, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -152,16 +152,47 @@ def householder(call: Call, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     tau = work.new_zeros(batch, min(m, n))
     for start, stop in blocks(min(m, n)):
         for j in range(start, stop):
-            v = _reflect(call, work, tau, j)
-            rest = work[:, j:, j + 1 : stop]
-            if rest.numel() > 0:
-                sums = product(call, v.conj().unsqueeze(1), rest)[:, 0]
-                eliminate(call, rest, v, scaled(call, sums, tau[:, j : j + 1].conj()))
+            _triangularize(call, work, tau, j, stop)
         if stop < n:
             rest = work[:, start:, stop:]
             v = reflectors(work, start, stop)
             _apply_block(call, v, triangle(call, v, tau[:, start:stop]).mH, rest)
     return work, tau
+
+
+def pivoted_householder(
+    call: Call, a: torch.Tensor, columns: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The first columns of R and their reflectors, the largest remaining column first.
+
+    Norms of columns, which choose it, are computed in binary64 and not perturbed.
+
+    Args:
+        a: one matrix ``(1, m, n)``.
+
+    Returns:
+        R and reflectors; their factors ``(1, columns)``; the order of the columns ``(n,)``.
+    """
+    work = copied(a)
+    tau = work.new_zeros(1, columns)
+    order = torch.arange(a.shape[-1])
+    for j in range(columns):
+        rest = work[0, j:, j:]
+        chosen = j + int(torch.linalg.vector_norm(widened(rest), dim=0).argmax())
+        exchanged = torch.tensor([j, chosen]), torch.tensor([chosen, j])
+        work[..., exchanged[0]] = work[..., exchanged[1]]
+        order[exchanged[0]] = order[exchanged[1]]
+        _triangularize(call, work, tau, j, a.shape[-1])
+    return work, tau, order
+
+
+def _triangularize(call: Call, work: torch.Tensor, tau: torch.Tensor, j: int, stop: int) -> None:
+    """Chooses the reflector of column ``j`` and applies it to the columns up to ``stop``."""
+    v = _reflect(call, work, tau, j)
+    rest = work[:, j:, j + 1 : stop]
+    if rest.numel() > 0:
+        sums = product(call, v.conj().unsqueeze(1), rest)[:, 0]
+        eliminate(call, rest, v, scaled(call, sums, tau[:, j : j + 1].conj()))
 
 
 def _reflect(call: Call, work: torch.Tensor, tau: torch.Tensor, j: int) -> torch.Tensor:

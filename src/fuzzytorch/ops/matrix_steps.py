@@ -52,6 +52,11 @@ def copied(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(x.shape, dtype=x.dtype).copy_(x)
 
 
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers in float64 or complex128."""
+    return x.to(torch.promote_types(x.dtype, torch.float64))
+
+
 def make_real(a: torch.Tensor) -> None:
     """Takes the diagonals of a batch of matrices for real, in place, as LAPACK does."""
     for part in components(a.diagonal(dim1=-2, dim2=-1)).unbind(-1)[1:]:

@@ -15,6 +15,7 @@ from fuzzytorch.ops.factorization import (
     lu,
     multiply,
     permutation,
+    pivoted_householder,
     substitute,
 )
 from fuzzytorch.ops.layout import placed, stock_layouts
@@ -30,6 +31,7 @@ from fuzzytorch.ops.matrix_steps import (
     product,
     rows,
     squares,
+    widened,
 )
 from fuzzytorch.table import Row, Verdict
 
@@ -223,28 +225,35 @@ def lstsq(
     *,
     driver: str | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Householder QR where the rank is full; else, and with singular values, from binary64."""
+    """Householder QR, with exchanges of columns where the rank is not full.
+
+    With singular values (``gelsd`` and ``gelss``) one rounding of the binary64 result.  So is
+    the rank found that ``gelsy`` needs: stock torch hands its exchanges memory that was not
+    initialized, and returns too small a rank where it is not full.
+    """
     stock = call.overload(a, b, rcond, driver=driver)
     m, n = a.shape[-2:]
-    full = driver in (None, "gelsy", "gels") and bool((stock[2] == min(m, n)).all())
-    if not full or 0 in (m, n):
+    tolerance = torch.finfo(a.dtype).eps * max(m, n) if rcond is None else rcond
+    if driver in ("gelsd", "gelss") or 0 in (m, n):
         call.coarse = True
-        tolerance = torch.finfo(a.dtype).eps * max(m, n) if rcond is None else rcond
-        exact = call.overload(_wide(a), _wide(b), tolerance, driver=driver)
+        exact = call.overload(widened(a), widened(b), tolerance, driver=driver)
         pairs = zip(exact, stock, strict=True)
         return tuple(placed(rounded_once(call, y, z.dtype), _layout(z)) for y, z in pairs)
     vector = a.dim() - 1 == b.dim() and b.shape == a.shape[:-1]
     a3, b3, batch = broadcast(a, b.unsqueeze(-1) if vector else b)
-    x, rest = _least_squares(call, a3, b3)
+    ranks = stock[2]
+    if bool((ranks == min(m, n)).all()):
+        x, rest = _least_squares(call, a3, b3)
+    else:
+        ranks = call.overload(widened(a), widened(b), tolerance, driver="gelsd")[2]
+        each = ranks.expand(batch).flatten().tolist()
+        systems = zip(a3.split(1), b3.split(1), each, strict=True)
+        x, rest = torch.cat([_deficient(call, *system) for system in systems]), b3[:, :0]
     x = x.view(*batch, *x.shape[-2:])
     residuals = stock[1]
     if residuals.numel() > 0:
         residuals = squares(call, rest).view(residuals.shape)
-    return placed(x.squeeze(-1) if vector else x, _layout(stock[0])), residuals, *stock[2:]
-
-
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float64))
+    return placed(x.squeeze(-1) if vector else x, _layout(stock[0])), residuals, ranks, stock[3]
 
 
 def _layout(x: torch.Tensor) -> Any:
@@ -264,6 +273,16 @@ def _least_squares(
     y = substitute(call, conjugate_transpose(work[:, :m]), b, upper=False)
     y = torch.cat([y, y.new_zeros(y.shape[0], n - m, y.shape[-1])], 1)
     return multiply(call, work, tau, y, transpose=False), y[:, :0]
+
+
+def _deficient(call: Call, a: torch.Tensor, b: torch.Tensor, rank: int) -> torch.Tensor:
+    """The shortest solution for one matrix ``(1, m, n)`` whose columns span ``rank`` dimensions."""
+    work, tau, order = pivoted_householder(call, a, rank)
+    turned = multiply(call, work[..., :rank], tau, b, transpose=True)[:, :rank]
+    y, _ = _least_squares(call, work[:, :rank].triu(), turned)
+    x = torch.empty_like(y)
+    x[:, order] = y
+    return x
 
 
 def pinv(
@@ -316,8 +335,8 @@ ROWS: tuple[Row, ...] = (
     *rows(
         "linalg_lstsq",
         lstsq,
-        "gels and gelsy at full rank: Householder reflections and a substitution; else one "
-        "rounding of the binary64 result",
+        "gels and gelsy: Householder reflections and a substitution, for a rank found in "
+        "binary64; gelsd and gelss: one rounding of the binary64 result",
     ),
     *(
         Row(
