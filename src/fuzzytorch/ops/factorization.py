@@ -146,7 +146,11 @@ def permutation(pivots: torch.Tensor, m: int) -> torch.Tensor:
 
 
 def householder(call: Call, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """R in the upper triangle and reflectors below it, and their factors ``(B, min(m, n))``."""
+    """R in the upper triangle and reflectors below it, and their factors ``(B, min(m, n))``.
+
+    The diagonal of R is real, as LAPACK has it.  MKL leaves the last element complex in large
+    complex matrices that are not tall; that row of R then differs from stock torch by a phase.
+    """
     work = copied(a)
     batch, m, n = work.shape
     tau = work.new_zeros(batch, min(m, n))
