@@ -277,6 +277,13 @@ OPERATIONS: Final = (
         0,
     ),
     Operation(
+        "indefinite",
+        "factor of an indefinite matrix",
+        lambda n: ((n, n),),
+        lambda x: torch.linalg.ldl_factor(x + x.mT)[0],
+        0,
+    ),
+    Operation(
         "sparse",
         "sparse product",
         lambda n: ((n, 7), (7, 3)),

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 import torch
+from factorization_cases import CALLS, Matrices, results
 from scatter import between, ulp
 
 import fuzzytorch as ft
-from fuzzytorch.active import stock
 from fuzzytorch.lookup import table
 from fuzzytorch.ops.factorization import BLOCK
 from fuzzytorch.table import Verdict
@@ -18,145 +18,14 @@ from fuzzytorch.table import Verdict
 aten = torch.ops.aten
 linalg = torch.linalg
 REPEATS: Final = 64
+REAL: Final = Matrices()
 SIZES: Final = (1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 2)
-
-
-@stock()
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-@stock()
-def general(n: int, *batch: int, seed: int = 0) -> torch.Tensor:
-    """Matrices far from singular, which need pivoting."""
-    a = normal(*batch, n, n, seed=seed) / n**0.5 + 2.0 * torch.eye(n)
-    return a.roll(1, -1)
-
-
-@stock()
-def positive(n: int, *batch: int) -> torch.Tensor:
-    g = normal(*batch, n, n)
-    return g @ g.mT / n + torch.eye(n)
-
-
-@stock()
-def triangular(n: int, *batch: int) -> torch.Tensor:
-    return normal(*batch, n, n) / max(n, 4) + torch.eye(n) * 1.5
-
-
-@stock()
-def factors(n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return linalg.lu_factor(general(n))
-
-
-@stock()
-def tall(m: int, n: int, *batch: int) -> torch.Tensor:
-    return normal(*batch, m, n) + 2.0 * torch.eye(m, n)
-
-
-CALLS: Final[dict[str, tuple[str, Callable[[Callable[..., torch.Tensor], int], Any]]]] = {
-    "cholesky": ("linalg_cholesky_ex", lambda to, n: linalg.cholesky(to(positive(n)))),
-    "upper cholesky": (
-        "linalg_cholesky_ex",
-        lambda to, n: linalg.cholesky_ex(to(positive(n, 2)), upper=True),
-    ),
-    "old cholesky": ("cholesky", lambda to, n: torch.cholesky(to(positive(n)))),
-    "lu factor": ("linalg_lu_factor_ex", lambda to, n: linalg.lu_factor_ex(to(general(n, 3)))),
-    "wide lu factor": (
-        "linalg_lu_factor_ex",
-        lambda to, n: linalg.lu_factor(to(tall(n + 5, n).mT)),
-    ),
-    "lu": ("linalg_lu", lambda to, n: linalg.lu(to(tall(n + 5, n, 2)))),
-    "qr": ("linalg_qr", lambda to, n: linalg.qr(to(tall(n + 3, n, 2)))),
-    "complete qr": ("linalg_qr", lambda to, n: linalg.qr(to(tall(n + 3, n)), "complete")),
-    "wide qr": ("linalg_qr", lambda to, n: linalg.qr(to(tall(n + 3, n).mT))),
-    "r alone": ("linalg_qr", lambda to, n: linalg.qr(to(tall(n + 3, n)), "r")),
-    "geqrf": ("geqrf", lambda to, n: torch.geqrf(to(tall(n + 3, n, 2)))),
-    "householder product": (
-        "linalg_householder_product",
-        lambda to, n: linalg.householder_product(
-            to(normal(2, n + 3, n)) / 16, to(normal(2, n).abs()) / 2
-        ),
-    ),
-    "ormqr": (
-        "ormqr",
-        lambda to, n: torch.ormqr(
-            to(normal(n + 3, n)) / 16, to(normal(n).abs()) / 2, to(normal(n + 3, 4))
-        ),
-    ),
-    "ormqr, right, transposed": (
-        "ormqr",
-        lambda to, n: torch.ormqr(
-            to(normal(n, n)) / 16, to(normal(n).abs()) / 2, to(normal(4, n)), False, True
-        ),
-    ),
-    "triangular": (
-        "linalg_solve_triangular",
-        lambda to, n: linalg.solve_triangular(
-            to(triangular(n, 2)), to(normal(2, n, 3)), upper=False
-        ),
-    ),
-    "upper unit triangular from the right": (
-        "linalg_solve_triangular",
-        lambda to, n: linalg.solve_triangular(
-            to(triangular(n)), to(normal(3, n)), upper=True, left=False, unitriangular=True
-        ),
-    ),
-    "old triangular": (
-        "triangular_solve",
-        lambda to, n: aten.triangular_solve(to(normal(n, 2)), to(triangular(n)), True, True),
-    ),
-    "solve": ("_linalg_solve_ex", lambda to, n: linalg.solve(to(general(n)), to(normal(n, 3)))),
-    "solve for vectors": (
-        "_linalg_solve_ex",
-        lambda to, n: linalg.solve(to(general(n, 2)), to(normal(2, n))),
-    ),
-    "solve from the right": (
-        "_linalg_solve_ex",
-        lambda to, n: linalg.solve(to(general(n, 2)), to(normal(3, n)), left=False),
-    ),
-    "lu solve": (
-        "linalg_lu_solve",
-        lambda to, n: linalg.lu_solve(
-            *(to(y) if y.is_floating_point() else y for y in factors(n)),
-            to(normal(n, 2)),
-            adjoint=True,
-        ),
-    ),
-    "inverse": ("linalg_inv_ex", lambda to, n: linalg.inv(to(general(n, 2)))),
-    "determinant": ("_linalg_det", lambda to, n: aten._linalg_det(to(general(n, 2)))),
-    "log determinant": ("_linalg_slogdet", lambda to, n: linalg.slogdet(to(general(n, 2)))),
-    "cholesky solve": (
-        "cholesky_solve",
-        lambda to, n: torch.cholesky_solve(to(normal(n, 3)), to(triangular(n))),
-    ),
-    "cholesky solve, inner": (
-        "_cholesky_solve_helper",
-        lambda to, n: aten._cholesky_solve_helper(to(normal(n, 3)), to(triangular(n)), True),
-    ),
-    "cholesky inverse": (
-        "cholesky_inverse",
-        lambda to, n: torch.cholesky_inverse(to(triangular(n))),
-    ),
-    "least squares": (
-        "linalg_lstsq",
-        lambda to, n: linalg.lstsq(to(tall(n + 3, n)), to(normal(n + 3, 2)), driver="gels"),
-    ),
-    "least norm": (
-        "linalg_lstsq",
-        lambda to, n: linalg.lstsq(to(tall(n + 3, n, 2).mT), to(normal(2, n, 2))),
-    ),
-}
-"""Calls by name: the row that answers, and the call."""
-
-
-def results(name: str, dtype: torch.dtype, n: int) -> list[torch.Tensor]:
-    y = CALLS[name][1](lambda x: x.to(dtype), n)
-    return list(y) if isinstance(y, tuple) else [y]
+DTYPES: Final = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+WIDE: Final = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
 def test_every_row_has_a_call() -> None:
-    families = ("factorization", "solve")
+    families = ("factorization", "solve", "indefinite")
     rows = {r.name for r in table() if table().family(r) in families}
     rows -= {"aten.linalg_pinv.atol_rtol_tensor"}
     assert {f"aten.{row}.default" for row, _ in CALLS.values()} == rows
@@ -164,7 +33,7 @@ def test_every_row_has_a_call() -> None:
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_nearest_rounding_gives_what_stock_torch_gives(
     dtype: torch.dtype, name: str, n: int
 ) -> None:
@@ -178,18 +47,26 @@ def test_nearest_rounding_gives_what_stock_torch_gives(
     assert n == 1 or f"aten.{CALLS[name][0]}.default" in found
 
 
+def real(y: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(y.resolve_conj()) if y.is_complex() else y
+
+
 @pytest.mark.parametrize("name", CALLS)
-def test_the_mean_in_stochastic_rounding_is_the_binary64_result(name: str) -> None:
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+def test_the_mean_in_stochastic_rounding_is_the_binary64_result(
+    dtype: torch.dtype, name: str
+) -> None:
     n = BLOCK + 2
     samples = []
     for seed in range(REPEATS):
         with ft.fuzzy("sr", seed=seed):
-            samples.append(results(name, torch.float32, n))
-    for truth, *drawn in zip(results(name, torch.float64, n), *samples, strict=True):
-        if truth.dtype != torch.float64 or truth.numel() == 0:
+            samples.append(results(name, dtype, n))
+    for truth, *drawn in zip(results(name, WIDE[dtype], n), *samples, strict=True):
+        if truth.dtype not in (WIDE[dtype], torch.float64) or truth.numel() == 0:
             assert all(torch.equal(y, truth) for y in drawn if y.numel())
             continue
-        values = torch.stack(drawn).double()
+        truth = real(truth)
+        values = torch.stack([real(y) for y in drawn]).double()
         deviation = values.std(0)
         bound = 5 * deviation / REPEATS**0.5 + 0.2 * ulp(truth)
         assert bool(((values.mean(0) - truth).abs() <= bound).all())
@@ -200,13 +77,27 @@ def deviation(y: torch.Tensor, truth: torch.Tensor) -> float:
     return ((y - truth).norm() / truth.norm()).item()
 
 
-@pytest.mark.parametrize(
-    "name", ["cholesky", "triangular", "qr", "inverse", "least squares", "lu factor"]
+ACCURATE: Final = (
+    "cholesky",
+    "triangular",
+    "qr",
+    "inverse",
+    "least squares",
+    "lu factor",
+    "solve",
+    "cholesky inverse",
+    "ldl factor",
 )
-def test_deviations_from_binary64_are_at_most_twice_those_of_stock_torch(name: str) -> None:
-    expected, truth = (results(name, dtype, 64)[0] for dtype in (torch.float32, torch.float64))
+
+
+@pytest.mark.parametrize("name", ACCURATE)
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+def test_deviations_from_binary64_are_at_most_twice_those_of_stock_torch(
+    dtype: torch.dtype, name: str
+) -> None:
+    expected, truth = (results(name, d, 64)[0] for d in (dtype, WIDE[dtype]))
     with ft.fuzzy("rn"):
-        ours = results(name, torch.float32, 64)[0]
+        ours = results(name, dtype, 64)[0]
     assert deviation(ours, truth) <= 2 * deviation(expected, truth)
 
 
@@ -272,7 +163,7 @@ def test_what_fails_in_stock_torch_fails_in_the_same_way(name: str) -> None:
 
 
 def test_what_is_reported_of_a_failure_is_that_of_stock_torch() -> None:
-    a = positive(12, 3)
+    a = REAL.positive(12, 3)
     a[1, 7, 7] = -1.0
     b = torch.eye(12).repeat(2, 1, 1)
     b[1, 9] = 0.0
@@ -289,13 +180,41 @@ def test_equal_candidates_for_a_pivot_give_the_exchange_of_stock_torch() -> None
     assert torch.equal(pivots, linalg.lu_factor(a).pivots)
 
 
-def test_least_squares_without_full_rank_is_coarse() -> None:
-    a = tall(6, 3)
+@pytest.mark.parametrize("driver", [None, "gelsy"])
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+def test_least_squares_without_full_rank_round_every_step(
+    dtype: torch.dtype, wide: bool, driver: str | None
+) -> None:
+    """The shortest solution; stock torch finds it by singular values only."""
+
+    def system(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        m = Matrices(dtype)
+        a = m.deficient(13, 10, 2)
+        return (a.mT, m.normal(2, 10, 2)) if wide else (a, m.normal(2, 13, 2))
+
+    precision = torch.finfo(dtype).eps
+    expected = linalg.lstsq(*system(WIDE[dtype]), 13 * precision, driver="gelsd")
+    drawn = []
+    for seed in range(REPEATS):
+        with ft.fuzzy("sr", seed=seed) as mode:
+            y = linalg.lstsq(*system(dtype), driver=driver)
+        drawn.append(real(y.solution))
+        assert y.rank.tolist() == expected.rank.tolist() == [9, 8]
+        assert mode.coverage.share(Verdict.ROUNDED) == 1
+    truth, values = real(expected.solution), torch.stack(drawn).double()
+    bound = 5 * values.std(0) / REPEATS**0.5 + 0.2 * ulp(truth)
+    assert bool(((values.mean(0) - truth).abs() <= bound).all())
+    assert bool((values.std(0) < 100 * precision * truth.abs().max()).all())
+
+
+def test_least_squares_by_singular_values_are_coarse() -> None:
+    a = REAL.tall(6, 3)
     a[:, 2] = a[:, 1]
-    for driver in ("gelsy", "gelsd"):
+    for driver in ("gelsd", "gelss"):
         with ft.fuzzy("sr", seed=0) as mode:
-            y = linalg.lstsq(a, normal(6, 2), driver=driver)
-        expected = linalg.lstsq(a, normal(6, 2), driver=driver)
+            y = linalg.lstsq(a, REAL.normal(6, 2), driver=driver)
+        expected = linalg.lstsq(a, REAL.normal(6, 2), driver=driver)
         torch.testing.assert_close(y.solution, expected.solution, rtol=1e-4, atol=1e-4)
         assert torch.equal(y.rank, expected.rank)
         assert mode.coverage.share(Verdict.COARSE) == 1
@@ -303,7 +222,7 @@ def test_least_squares_without_full_rank_is_coarse() -> None:
 
 @pytest.mark.parametrize("name", ["svd", "eigh", "eig", "eigvals"])
 def test_spectral_decompositions_are_coarse_and_reproduce_the_matrix(name: str) -> None:
-    a = positive(5)
+    a = REAL.positive(5)
     with ft.fuzzy("sr", seed=0) as mode:
         y = getattr(linalg, name)(a)
     if name == "svd":
@@ -320,21 +239,34 @@ def test_spectral_decompositions_are_coarse_and_reproduce_the_matrix(name: str) 
     assert verdicts == {Verdict.COARSE}
 
 
-def test_the_pseudoinverse_is_composed_of_its_decomposition() -> None:
-    a = normal(4, 3) @ normal(3, 5, seed=1)
-    with ft.fuzzy("rn"):
-        y = linalg.pinv(a)
-    torch.testing.assert_close(y, linalg.pinv(a), rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("hermitian", [False, True])
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+def test_the_pseudoinverse_is_composed_of_its_decomposition(
+    dtype: torch.dtype, hermitian: bool
+) -> None:
+    m = Matrices(dtype)
+    left = m.normal(4, 3)
+    a = left @ (left.mH if hermitian else m.normal(3, 5, seed=1))
+    with ft.fuzzy("rn") as mode:
+        y = linalg.pinv(a, hermitian=hermitian, rtol=1e-4)
+    expected = linalg.pinv(a, hermitian=hermitian, rtol=1e-4)
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(a @ y @ a, a, rtol=1e-4, atol=1e-4)
+    coarse = {r.name for r in mode.coverage.records if r.verdict is Verdict.COARSE}
+    assert coarse == {"aten._linalg_eigh.default" if hermitian else "aten._linalg_svd.default"}
 
 
-def test_gradients_are_those_of_stock_torch() -> None:
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+def test_gradients_are_those_of_stock_torch(dtype: torch.dtype) -> None:
+    m = Matrices(dtype)
+
     def run() -> list[torch.Tensor]:
-        a, s = general(6).requires_grad_(), positive(6).requires_grad_()
-        b = normal(6, 2).requires_grad_()
+        a, s = m.general(6).requires_grad_(), m.positive(6).requires_grad_()
+        b = m.normal(6, 2).requires_grad_()
         x = linalg.solve(a, b) + torch.cholesky_solve(b, linalg.cholesky(s))
-        loss = x.square().sum() + linalg.slogdet(a).logabsdet + linalg.qr(a).R.sum()
-        return list(torch.autograd.grad(loss + linalg.inv(s).sum() + linalg.det(s), (a, s, b)))
+        loss = x.abs().square().sum() + linalg.slogdet(a).logabsdet + linalg.qr(a).R.abs().sum()
+        loss = loss + linalg.inv(s).abs().sum() + linalg.det(s).abs()
+        return list(torch.autograd.grad(loss, (a, s, b)))
 
     expected = run()
     with ft.fuzzy("rn") as mode:
@@ -352,7 +284,62 @@ def test_matrices_of_other_layouts_give_the_same_bits(name: str) -> None:
         "qr": lambda a: linalg.qr(a).R,
     }
     bits = []
-    for a in (general(9), general(9).mT.contiguous().mT):
+    for a in (REAL.general(9), REAL.general(9).mT.contiguous().mT):
         with ft.fuzzy("sr", seed=4):
             bits.append(functions[name](a))
     assert torch.equal(*bits)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        linalg.inv,
+        linalg.qr,
+        linalg.lu,
+        linalg.slogdet,
+        linalg.ldl_factor,
+        lambda a: torch.cholesky_inverse(a),
+        lambda a: linalg.solve(a, a[:, :2], left=True),
+        lambda a: linalg.solve_triangular(a, a, upper=False),
+        lambda a: linalg.lu_solve(a, torch.arange(1, 10, dtype=torch.int32), a),
+        lambda a: linalg.ldl_solve(a, torch.arange(1, 10, dtype=torch.int32), a, hermitian=True),
+        lambda a: linalg.lstsq(a, a).solution,
+        lambda a: torch.ormqr(a, a[0].contiguous(), a),
+    ],
+)
+def test_pending_conjugations_of_operands_are_carried_out(function: Any) -> None:
+    a = Matrices(torch.complex64).general(9)
+    found = []
+    for x in (a.conj(), a.conj().resolve_conj()):
+        with ft.fuzzy("sr", seed=4):
+            y = function(x)
+        found.append(y if isinstance(y, tuple) else (y,))
+    for first, second in zip(*found, strict=True):
+        assert torch.equal(first, second)
+
+
+def test_factors_of_short_complex_numbers_are_found_exactly() -> None:
+    n = BLOCK + 3
+    lower = torch.complex(integer_triangle(n), integer_triangle(n).tril(-1).roll(1, 0).tril(-1))
+    b = torch.randint(-4, 5, (2, n, 2), generator=torch.Generator().manual_seed(1)).float()
+    b = torch.complex(*b)
+    with ft.fuzzy("sr", seed=2):
+        assert torch.equal(linalg.cholesky(lower @ lower.mH), lower)
+        assert torch.equal(linalg.solve_triangular(lower, lower @ b, upper=False), b)
+        assert torch.equal(torch.cholesky_solve(lower @ (lower.mH @ b), lower), b)
+
+
+@pytest.mark.parametrize("hermitian", [False, True])
+def test_blocks_of_two_pivots_are_eliminated_exactly_where_nothing_rounds(hermitian: bool) -> None:
+    a = torch.tensor([[0, 4, 2, 0], [4, 0, 0, 2], [2, 0, 0, 5], [0, 2, 5, 0]]).float()
+    b = torch.tensor([[1.0, 2.0], [-3.0, 0.0], [4.0, 5.0], [0.0, 1.0]])
+    if hermitian:
+        turns = torch.tensor([1, 1j, -1, 1j])
+        a, b = turns[:, None] * a * turns.conj(), torch.complex(b, b.flip(0))
+    expected = linalg.ldl_factor(a, hermitian=hermitian)
+    with ft.fuzzy("sr", seed=1):
+        factors, pivots = linalg.ldl_factor(a, hermitian=hermitian)
+        x = linalg.ldl_solve(factors, pivots, a @ b, hermitian=hermitian)
+    assert pivots.tolist() == expected.pivots.tolist() == [-2, -2, -4, -4]
+    assert torch.equal(factors, expected.LD)
+    assert torch.equal(x, b)

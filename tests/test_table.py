@@ -78,7 +78,7 @@ def test_an_overload_may_have_one_row_for_each_kind_of_operands():
 
 
 def test_complex_operands_without_a_row_are_computed_in_binary64():
-    for func in (aten.convolution.default, aten.convolution.out, aten.linalg_pinv.atol_rtol_tensor):
+    for func in (aten.convolution.default, aten.convolution.out, aten.linalg_matrix_exp.default):
         assert other_row(func, "complex").verdict is Verdict.COARSE
     assert other_row(aten.view.default, "complex") is None
     assert other_row(aten.convolution.default, "sparse") is None
@@ -149,8 +149,8 @@ def test_nearly_every_overload_that_writes_a_tensor_is_derived_or_rewritten():
         (aten.conv2d.default, Verdict.LOWERED),  # composed by torch
         (aten._foreach_add_.List, Verdict.LOWERED),  # per tensor
         (aten.smooth_l1_loss.default, Verdict.LOWERED),  # registered decomposition
-        (aten.linalg_ldl_solve.default, Verdict.COARSE),
-        (aten.linalg_ldl_solve.out, Verdict.COARSE),  # derived from a coarse base
+        (aten.linalg_eig.default, Verdict.COARSE),
+        (aten.linalg_eig.out, Verdict.COARSE),  # derived from a coarse base
         (aten._fused_dropout.default, Verdict.UNCOVERED),  # binary64 would draw other numbers
     ],
     ids=str,

@@ -26,6 +26,7 @@ FAMILIES: Final = (
     "factorization",
     "matrix_exp",
     "solve",
+    "indefinite",
     "sparse",
     "sparse_reduce",
     "sparse_functions",

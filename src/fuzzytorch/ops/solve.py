@@ -10,23 +10,30 @@ import torch
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.coarse import rounded_once
 from fuzzytorch.ops.factorization import (
-    batch_of,
+    blocks,
     householder,
     lu,
     multiply,
     permutation,
+    pivoted_householder,
     substitute,
 )
 from fuzzytorch.ops.layout import placed, stock_layouts
+from fuzzytorch.ops.matrix_steps import (
+    add_product,
+    batch_of,
+    broadcast,
+    conjugate_transpose,
+    directions,
+    logarithms,
+    make_real,
+    multiplied,
+    product,
+    rows,
+    squares,
+    widened,
+)
 from fuzzytorch.table import Row, Verdict
-
-
-def _broadcast(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Size]:
-    """Two tensors of matrices with one common dimension for the batch, and its shape."""
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    wide = (x.expand(*batch, *x.shape[-2:]) for x in (a, b))
-    first, second = (batch_of(x) for x in wide)
-    return first, second, batch
 
 
 def solve_triangular(
@@ -43,7 +50,7 @@ def solve_triangular(
     )
     if not left:
         a, b, upper = a.mT, b.mT, not upper
-    a3, b3, _ = _broadcast(a, b)
+    a3, b3, _ = broadcast(a, b)
     x = substitute(call, a3, b3, upper=upper, unit=unitriangular)
     return placed((x if left else x.mT).reshape(layout[0]), layout)
 
@@ -57,22 +64,23 @@ def triangular_solve(
     unitriangular: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     layouts = stock_layouts(call.overload, b, a, upper, transpose, unitriangular)
-    a3, b3, _ = _broadcast(a, b)
+    a3, b3, _ = broadcast(a, b)
     triangle = a3.mT if transpose else a3
     x = substitute(call, triangle, b3, upper=upper != transpose, unit=unitriangular)
     return placed(x.view(layouts[0][0]), layouts[0]), placed(a3.view(layouts[1][0]), layouts[1])
 
 
 def solve_lu(
-    call: Call, factors: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, adjoint: bool
+    call: Call, factors: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, transpose: bool
 ) -> torch.Tensor:
-    """``A x = b``, or ``A^T x = b``, by the factors of ``A`` and the exchanges ``(B, n)``."""
+    """``A x = b``, or ``A^H x = b``, by the factors of ``A`` and the exchanges ``(B, n)``."""
     order = permutation(pivots, factors.shape[-1]).unsqueeze(2).expand(-1, -1, b.shape[-1])
-    if not adjoint:
+    if not transpose:
         y = substitute(call, factors, b.gather(1, order), upper=False, unit=True)
         return substitute(call, factors, y, upper=True)
-    y = substitute(call, factors.mT, b, upper=False)
-    y = substitute(call, factors.mT, y, upper=True, unit=True)
+    turned = conjugate_transpose(factors)
+    y = substitute(call, turned, b, upper=False)
+    y = substitute(call, turned, y, upper=True, unit=True)
     return torch.empty_like(y).scatter_(1, order, y)
 
 
@@ -87,16 +95,16 @@ def lu_solve(
 ) -> torch.Tensor:
     (layout,) = stock_layouts(call.overload, factors, pivots, b, left=left, adjoint=adjoint)
     if not left:
-        b, adjoint = b.mT, not adjoint
-    a3, b3, batch = _broadcast(factors, b)
-    rows = pivots.expand(*batch, pivots.shape[-1]).reshape(math.prod(batch), pivots.shape[-1])
-    x = solve_lu(call, a3, rows, b3, adjoint)
-    return placed((x if left else x.mT).reshape(layout[0]), layout)
+        b, adjoint = conjugate_transpose(b), not adjoint
+    a3, b3, batch = broadcast(factors, b)
+    exchanges = pivots.expand(*batch, pivots.shape[-1]).reshape(math.prod(batch), pivots.shape[-1])
+    x = solve_lu(call, a3, exchanges, b3, adjoint)
+    return placed((x if left else conjugate_transpose(x)).reshape(layout[0]), layout)
 
 
 def _turned(a: torch.Tensor) -> bool:
     """Whether stock torch factorizes the transpose, which lies in memory as LAPACK wants it."""
-    return a.is_contiguous()
+    return a.is_contiguous() and not a.is_complex()
 
 
 def _solve(
@@ -104,12 +112,12 @@ def _solve(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     factors, pivots, info = lu(call, batch_of(a))
     batch, n = a.shape[:-2], a.shape[-1]
-    a3, b3, common = _broadcast(factors.view(a.shape), b if left else b.mT)
-    rows = pivots.view(*batch, n).expand(*common, n).reshape(math.prod(common), n)
-    x = solve_lu(call, a3, rows, b3, not left)
+    a3, b3, common = broadcast(factors.view(a.shape), b if left else conjugate_transpose(b))
+    exchanges = pivots.view(*batch, n).expand(*common, n).reshape(math.prod(common), n)
+    x = solve_lu(call, a3, exchanges, b3, not left)
     x = x.view(*common, *b3.shape[-2:])
     return (
-        x if left else x.mT,
+        x if left else conjugate_transpose(x),
         factors.view(a.shape),
         pivots.view(*batch, a.shape[-1]),
         info.view(batch),
@@ -159,7 +167,7 @@ def _triangle(call: Call, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, 
 def det(call: Call, a: torch.Tensor) -> tuple[torch.Tensor, ...]:
     layouts = stock_layouts(call.overload, a)
     factors, pivots, diagonal = _triangle(call, a)
-    value = call.reduce("prod", diagonal, [1]) * _signs(pivots)
+    value = multiplied(call, diagonal) * _signs(pivots)
     results = (value.view(layouts[0][0]), factors.view(a.shape), pivots.view(layouts[2][0]))
     return tuple(placed(y, layout) for y, layout in zip(results, layouts, strict=True))
 
@@ -167,8 +175,8 @@ def det(call: Call, a: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def slogdet(call: Call, a: torch.Tensor) -> tuple[torch.Tensor, ...]:
     layouts = stock_layouts(call.overload, a)
     factors, pivots, diagonal = _triangle(call, a)
-    sign = diagonal.sign().prod(-1) * _signs(pivots)
-    logarithm = call.reduce("sum", call.via_binary64(torch.log, diagonal.abs()), [1])
+    sign = directions(call, diagonal) * _signs(pivots)
+    logarithm = call.reduce("sum", logarithms(call, diagonal), [1])
     results = (
         sign.view(layouts[0][0]),
         logarithm.view(layouts[1][0]),
@@ -182,18 +190,31 @@ def cholesky_solve(
     call: Call, b: torch.Tensor, factor: torch.Tensor, upper: bool = False
 ) -> torch.Tensor:
     (layout,) = stock_layouts(call.overload, b, factor, upper)
-    lower, b3, _ = _broadcast(factor.mT if upper else factor, b)
+    lower, b3, _ = broadcast(conjugate_transpose(factor) if upper else factor, b)
     y = substitute(call, lower, b3, upper=False)
-    return placed(substitute(call, lower.mT, y, upper=True).view(layout[0]), layout)
+    return placed(
+        substitute(call, conjugate_transpose(lower), y, upper=True).view(layout[0]), layout
+    )
 
 
 def cholesky_inverse(call: Call, factor: torch.Tensor, upper: bool = False) -> torch.Tensor:
+    """The inverse L of the lower factor, then ``L^H L`` in panels that leave out its zeros.
+
+    As in LAPACK, what lies below a panel is summed up on its own.  The diagonal is real.
+    """
     (layout,) = stock_layouts(call.overload, factor, upper)
-    lower = batch_of(factor.mT if upper else factor)
+    lower = batch_of(conjugate_transpose(factor) if upper else factor)
     identity = torch.eye(lower.shape[-1], dtype=factor.dtype).expand(lower.shape)
     inverse = substitute(call, lower, identity, upper=False)
-    half = substitute(call, lower.mT, inverse, upper=True).tril()
-    return placed((half + half.tril(-1).mT).view(factor.shape), layout)
+    half = torch.zeros_like(inverse)
+    for start, stop in blocks(lower.shape[-1]):
+        near, far = (x[..., :stop] for x in (inverse[:, start:stop], inverse[:, stop:]))
+        panel = product(call, near[..., start:].mH, near)
+        add_product(call, panel, far[..., start:].mH, far)
+        half[:, start:stop, :stop] = panel
+    half = half.tril()
+    make_real(half)
+    return placed((half + half.tril(-1).mH).view(factor.shape), layout)
 
 
 def lstsq(
@@ -204,24 +225,35 @@ def lstsq(
     *,
     driver: str | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Householder QR where the rank is full; else, and with singular values, from binary64."""
+    """Householder QR, with exchanges of columns where the rank is not full.
+
+    With singular values (``gelsd`` and ``gelss``) one rounding of the binary64 result.  So is
+    the rank found that ``gelsy`` needs: stock torch hands its exchanges memory that was not
+    initialized, and returns too small a rank where it is not full.
+    """
     stock = call.overload(a, b, rcond, driver=driver)
     m, n = a.shape[-2:]
-    full = driver in (None, "gelsy", "gels") and bool((stock[2] == min(m, n)).all())
-    if not full or 0 in (m, n):
+    tolerance = torch.finfo(a.dtype).eps * max(m, n) if rcond is None else rcond
+    if driver in ("gelsd", "gelss") or 0 in (m, n):
         call.coarse = True
-        tolerance = torch.finfo(a.dtype).eps * max(m, n) if rcond is None else rcond
-        exact = call.overload(a.double(), b.double(), tolerance, driver=driver)
+        exact = call.overload(widened(a), widened(b), tolerance, driver=driver)
         pairs = zip(exact, stock, strict=True)
         return tuple(placed(rounded_once(call, y, z.dtype), _layout(z)) for y, z in pairs)
     vector = a.dim() - 1 == b.dim() and b.shape == a.shape[:-1]
-    a3, b3, batch = _broadcast(a, b.unsqueeze(-1) if vector else b)
-    x, rest = _least_squares(call, a3, b3)
+    a3, b3, batch = broadcast(a, b.unsqueeze(-1) if vector else b)
+    ranks = stock[2]
+    if bool((ranks == min(m, n)).all()):
+        x, rest = _least_squares(call, a3, b3)
+    else:
+        ranks = call.overload(widened(a), widened(b), tolerance, driver="gelsd")[2]
+        each = ranks.expand(batch).flatten().tolist()
+        systems = zip(a3.split(1), b3.split(1), each, strict=True)
+        x, rest = torch.cat([_deficient(call, *system) for system in systems]), b3[:, :0]
     x = x.view(*batch, *x.shape[-2:])
     residuals = stock[1]
     if residuals.numel() > 0:
-        residuals = call.reduce("sum_squares", rest, [1]).view(residuals.shape)
-    return placed(x.squeeze(-1) if vector else x, _layout(stock[0])), residuals, *stock[2:]
+        residuals = squares(call, rest).view(residuals.shape)
+    return placed(x.squeeze(-1) if vector else x, _layout(stock[0])), residuals, ranks, stock[3]
 
 
 def _layout(x: torch.Tensor) -> Any:
@@ -237,10 +269,20 @@ def _least_squares(
         work, tau = householder(call, a)
         turned = multiply(call, work, tau, b, transpose=True)
         return substitute(call, work[:, :n], turned[:, :n], upper=True), turned[:, n:]
-    work, tau = householder(call, a.mT)
-    y = substitute(call, work[:, :m].mT, b, upper=False)
+    work, tau = householder(call, conjugate_transpose(a))
+    y = substitute(call, conjugate_transpose(work[:, :m]), b, upper=False)
     y = torch.cat([y, y.new_zeros(y.shape[0], n - m, y.shape[-1])], 1)
     return multiply(call, work, tau, y, transpose=False), y[:, :0]
+
+
+def _deficient(call: Call, a: torch.Tensor, b: torch.Tensor, rank: int) -> torch.Tensor:
+    """The shortest solution for one matrix ``(1, m, n)`` whose columns span ``rank`` dimensions."""
+    work, tau, order = pivoted_householder(call, a, rank)
+    turned = multiply(call, work[..., :rank], tau, b, transpose=True)[:, :rank]
+    y, _ = _least_squares(call, work[:, :rank].triu(), turned)
+    x = torch.empty_like(y)
+    x[:, order] = y
+    return x
 
 
 def pinv(
@@ -263,16 +305,12 @@ def pinv(
         left, values, adjoint = torch.linalg.svd(a, full_matrices=False)
         right, sizes = adjoint.mH, values
     default = 0.0 if atol is not None and bool((atol > 0).any()) else max(m, n)
-    absolute = a.new_zeros(()) if atol is None else atol
-    relative = a.new_tensor(default * torch.finfo(a.dtype).eps) if rtol is None else rtol
+    absolute = sizes.new_zeros(()) if atol is None else atol
+    relative = sizes.new_tensor(default * torch.finfo(a.dtype).eps) if rtol is None else rtol
     largest = sizes.amax(-1, keepdim=True)
     tolerance = torch.maximum(absolute.unsqueeze(-1), relative.unsqueeze(-1) * largest)
     inverses = torch.where(sizes > tolerance, values.reciprocal(), 0.0).to(a.dtype)
     return right * inverses.unsqueeze(-2) @ left.mH
-
-
-def _row(name: str, function: Any, why: str) -> Row:
-    return Row(f"aten.{name}.default", Verdict.ROUNDED, function, why)
 
 
 _SUBSTITUTION: Final = "every quotient and multiply-add of the substitution"
@@ -280,30 +318,34 @@ _SOLVE: Final = "the LU factorization with partial pivoting and both substitutio
 _DET: Final = "the LU factorization with partial pivoting and the product of its pivots"
 
 ROWS: tuple[Row, ...] = (
-    _row("linalg_solve_triangular", solve_triangular, _SUBSTITUTION),
-    _row("triangular_solve", triangular_solve, _SUBSTITUTION),
-    _row("linalg_lu_solve", lu_solve, "both substitutions; rows are exchanged exactly"),
-    _row("_linalg_solve_ex", solve_ex, _SOLVE),
-    _row("linalg_inv_ex", inv_ex, _SOLVE),
-    _row("_linalg_det", det, _DET),
-    _row(
+    *rows("linalg_solve_triangular", solve_triangular, _SUBSTITUTION),
+    *rows("triangular_solve", triangular_solve, _SUBSTITUTION),
+    *rows("linalg_lu_solve", lu_solve, "both substitutions; rows are exchanged exactly"),
+    *rows("_linalg_solve_ex", solve_ex, _SOLVE),
+    *rows("linalg_inv_ex", inv_ex, _SOLVE),
+    *rows("_linalg_det", det, _DET),
+    *rows(
         "_linalg_slogdet",
         slogdet,
         "the LU factorization, the logarithms of its pivots (once each, from binary64), their sum",
     ),
-    _row("cholesky_solve", cholesky_solve, _SUBSTITUTION + ", twice"),
-    _row("_cholesky_solve_helper", cholesky_solve, _SUBSTITUTION + ", twice"),
-    _row("cholesky_inverse", cholesky_inverse, "the inverse of the factor and its product"),
-    _row(
+    *rows("cholesky_solve", cholesky_solve, _SUBSTITUTION + ", twice"),
+    *rows("_cholesky_solve_helper", cholesky_solve, _SUBSTITUTION + ", twice"),
+    *rows("cholesky_inverse", cholesky_inverse, "the inverse of the factor and its product"),
+    *rows(
         "linalg_lstsq",
         lstsq,
-        "gels and gelsy at full rank: Householder reflections and a substitution; else one "
-        "rounding of the binary64 result",
+        "gels and gelsy: Householder reflections and a substitution, for a rank found in "
+        "binary64; gelsd and gelss: one rounding of the binary64 result",
     ),
-    Row(
-        "aten.linalg_pinv.atol_rtol_tensor",
-        Verdict.LOWERED,
-        pinv,
-        "torch composes it of a singular value decomposition and products",
+    *(
+        Row(
+            "aten.linalg_pinv.atol_rtol_tensor",
+            Verdict.LOWERED,
+            pinv,
+            "torch composes it of a singular value decomposition and products",
+            operands=operands,
+        )
+        for operands in ("real", "complex")
     ),
 )
