@@ -3,7 +3,9 @@
 Rows and kernels compute; they do not repeat the hundreds of checks on shapes, dtypes
 and options that stock kernels make.  Instead a call whose signature was not met before is
 first run by stock torch, whose result is dropped: it raises its own error, before a kernel
-reads where nothing lies.  Elementwise rows need none of this, since broadcasting checks.
+reads where nothing lies.  Elementwise rows need none of this, since broadcasting checks; only
+a few have numbers that stock torch refuses.  Decompositions check less than kernels, or in
+other words; what torch itself composes of other operations checks as stock torch does.
 
 Meta kernels would cost nothing, but they do not serve: those of two rows in three, those of
 convolutions among them, take arguments that the kernels of a CPU refuse.  The memory of the
@@ -22,6 +24,11 @@ _KEPT: Final = 2**14
 _DRAWING_NOTHING: Final = frozenset({"aten._scaled_dot_product_flash_attention_for_cpu.default"})
 """Declared to draw random numbers, for a dropout that the kernel does not have."""
 
+_REFUSING_NUMBERS: Final = frozenset(
+    {"aten.celu.default", "aten.smooth_l1_loss.default", "aten.softshrink.default"}
+)
+"""Elementwise operations that stock torch has only for some values of a number."""
+
 _admitted: set[Any] = set()
 
 
@@ -33,9 +40,9 @@ def needs_admission(row: Row, overload: Any) -> bool:
     workspace, which their schemas do not declare).
     """
     return (
-        row.verdict is Verdict.ROUNDED
+        row.verdict in (Verdict.ROUNDED, Verdict.LOWERED)
         and not row.any_dtype
-        and torch.Tag.pointwise not in overload.tags
+        and (torch.Tag.pointwise not in overload.tags or str(overload) in _REFUSING_NUMBERS)
         and (
             torch.Tag.nondeterministic_seeded not in overload.tags
             or str(overload) in _DRAWING_NOTHING
@@ -65,5 +72,5 @@ def _signature(x: Any) -> Any:
         return (x.shape, x.dtype)
     if isinstance(x, (list, tuple)):
         return tuple([_signature(y) for y in x])
-    # Values of numbers that are not sizes change from call to call, and refuse nothing.
-    return float if isinstance(x, float) else x
+    # NaN would be another signature every time.
+    return None if isinstance(x, float) and x != x else x
