@@ -36,7 +36,11 @@ OPERATIONS: Final = (
     "nn.functional.silu nn.functional.softplus nn.functional.softshrink nn.functional.unfold "
     "polygamma pow put rad2deg reciprocal remainder round rsqrt __rsub__ rsub scatter_add "
     "scatter_reduce sigmoid sin sinc sinh sqrt square sub take take_along_dim tan tanh "
-    "true_divide unfold xlogy"
+    "true_divide unfold xlogy "
+    "polar fft.rfft cholesky cholesky_inverse cholesky_solve geqrf ormqr triangular_solve "
+    "linalg.cholesky_ex linalg.det linalg.householder_product linalg.inv_ex linalg.lstsq "
+    "linalg.lu linalg.lu_factor linalg.lu_solve linalg.qr linalg.slogdet linalg.solve "
+    "linalg.solve_triangular"
 )
 """OpInfo entries that are run, and all entries named ``special...``."""
 
@@ -171,6 +175,7 @@ WRITTEN: Final[dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]] = {
     "aten._fused_sgd_.tensor_lr": [_sgd(torch.tensor(RATE), nesterov=False)],
     "aten._fused_adagrad_.default": [_adagrad(RATE)],
     "aten._fused_adagrad_.tensor_lr": [_adagrad(torch.tensor(RATE))],
+    "aten._cholesky_solve_helper.default": [((_x(3, 2), _x(3, 3), False), {})],
     "aten.bincount.default": [((_index(5, 40), _x(40).abs()), {})],
     "aten.scatter.reduce": [
         ((_x(5, 4), 0, _index(5, 6, 3), _x(7, 4)), {"reduce": "add"}),

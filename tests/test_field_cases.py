@@ -310,3 +310,24 @@ def test_the_dot_product_of_the_first_hundred_integers_is_exact_in_sr() -> None:
         for _ in range(100):
             assert torch.dot(x, ones).item() == 5050.0
             assert (x @ ones).item() == x.sum().item() == 5050.0
+
+
+def cholesky_failures(jitter: float, samples: int = 40) -> float:
+    """The share of samples in which a covariance of 60 points has no Cholesky factor."""
+    x = rand(60)
+    covariance = torch.exp(-(x.unsqueeze(1) - x).square() / (2 * 0.3**2))
+    covariance = covariance + jitter * torch.eye(60)
+    failed = 0
+    for seed in range(samples):
+        with ft.fuzzy("sr", seed=seed):
+            try:
+                torch.linalg.cholesky(covariance)
+            except torch.linalg.LinAlgError:
+                failed += 1
+    return failed / samples
+
+
+def test_the_cholesky_factor_of_a_smooth_covariance_exists_by_luck() -> None:
+    assert [cholesky_failures(jitter) for jitter in (1e-7, 2e-7, 5e-7)] == [1.0, 1.0, 1.0]
+    assert 0.0 < cholesky_failures(1e-6) < 1.0
+    assert [cholesky_failures(jitter) for jitter in (2e-6, 5e-6)] == [0.0, 0.0]

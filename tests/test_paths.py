@@ -110,16 +110,17 @@ class TestPaths:
         assert mode.coverage.share(Verdict.UNCOVERED) == 1
 
     def test_the_warning_points_at_the_line_of_the_program(self, cube):
-        x = X.to(torch.complex64).requires_grad_()
+        x = X.to(torch.complex32).requires_grad_()
         with ft.fuzzy("sr", seed=0), pytest.warns(UserWarning, match="runs without") as caught:
             here = inspect.currentframe().f_lineno
             cube(X)
-            loss = torch.tanh(x).real.sum()
+            loss = torch.view_as_real(x * x).sum()
             loss.backward()
         lines = {str(w.message).split()[0]: (w.filename, w.lineno - here) for w in caught}
         assert lines["fuzzytorch_test.cube.default"] == (__file__, 1)
-        assert lines["aten.tanh.default"] == (__file__, 2)
-        assert lines["aten.tanh_backward.default"] == (__file__, 3)
+        assert lines["aten.mul.Tensor"] == (__file__, 2)
+        # Both factors have a gradient, which autograd adds.
+        assert lines["aten.add.Tensor"] == (__file__, 3)
 
     def test_a_filter_for_the_module_of_the_program_silences_the_warning(self, cube):
         with ft.fuzzy("sr", seed=0), warnings.catch_warnings():
@@ -132,32 +133,32 @@ class TestPaths:
             X + 0.1
             with pytest.raises(RuntimeError, match=r"fuzzytorch_test\.cube\.default"):
                 cube(X)
-            with pytest.raises(RuntimeError, match=r"aten\.add\.Tensor.*complex64"):
-                X.to(torch.complex64) + 1
+            with pytest.raises(RuntimeError, match=r"aten\.mul\.Tensor.*complex32"):
+                X.to(torch.complex32) * X.to(torch.complex32)
 
-    @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
-    def test_a_dtype_that_no_row_computes_runs_unperturbed_and_is_named(self, dtype):
-        x = X.to(dtype)
-        name = str(dtype).removeprefix("torch.")
-        with ft.fuzzy("sr", seed=0) as mode, pytest.warns(UserWarning, match=f"dtype {name}"):
-            y = x * 0.1
-        assert torch.equal(y, x * 0.1)
+    def test_a_dtype_that_no_row_computes_runs_unperturbed_and_is_named(self):
+        x = X.to(torch.complex32)
+        with ft.fuzzy("sr", seed=0) as mode, pytest.warns(UserWarning, match="dtype complex32"):
+            y = x * x
+        assert torch.equal(y.to(torch.complex64), (x * x).to(torch.complex64))
         assert verdicts(mode, "aten.mul.Tensor") == {Verdict.UNCOVERED: 1}
 
     def test_a_complex_number_makes_an_operation_complex(self):
-        with ft.fuzzy("sr", seed=0), pytest.warns(UserWarning, match="a complex number"):
-            assert torch.equal(X * 2j, X.to(torch.complex64) * 2j)
+        with ft.fuzzy("sr", seed=0) as mode:
+            y = X * 0.1j
+        assert y.dtype == torch.complex64
+        assert verdicts(mode, "aten.mul.Tensor") == {Verdict.ROUNDED: 1}
 
-    def test_sparse_tensors_run_unperturbed_and_are_named(self):
+    def test_sparse_tensors_that_no_row_computes_run_unperturbed_and_are_named(self):
         x = torch.eye(3).to_sparse()
         with ft.fuzzy("sr", seed=0), pytest.warns(UserWarning, match="layout sparse_coo"):
-            assert torch.equal((x * 0.5).to_dense(), torch.eye(3) * 0.5)
+            assert torch.equal(x.sin().to_dense(), torch.eye(3).sin())
 
     def test_without_a_row_or_decomposition_the_result_of_binary64_is_rounded(self):
-        a = randn(3, 5, 4)
+        a = randn(3, 4, 4)
         with ft.fuzzy("sr", seed=0) as mode:
-            samples = torch.stack([torch.linalg.householder_product(a, a[:, 0]) for _ in range(9)])
-        exact = torch.linalg.householder_product(a.double(), a[:, 0].double())
+            samples = torch.stack([torch.linalg.matrix_exp(a) for _ in range(9)])
+        exact = torch.linalg.matrix_exp(a.double())
         assert samples.dtype == torch.float32
         assert ((samples - exact).abs() <= exact.abs() * 2.0**-23).all()
         assert samples.double().std(0).mean() > 0

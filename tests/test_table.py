@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import pytest
 import torch
 
-from fuzzytorch.lookup import resolve, table
+from fuzzytorch.lookup import other_row, resolve, table
 from fuzzytorch.ops.variants import variant_of
 from fuzzytorch.table import Row, Table, Verdict, dispatched
 
@@ -62,10 +63,31 @@ def test_a_row_is_never_excluded(function):
         Row("aten.add.Tensor", Verdict.EXCLUDED, function, "why")
 
 
+def test_a_row_stands_for_known_operands():
+    with pytest.raises(ValueError, match=r"aten\.add\.Tensor is for 'quaternion'"):
+        Row("aten.add.Tensor", Verdict.ROUNDED, nothing, "why", operands="quaternion")
+
+
+def test_an_overload_may_have_one_row_for_each_kind_of_operands():
+    other = dataclasses.replace(ADD, operands="complex")
+    both = Table({"here": (ADD,), "there": (other,)})
+    assert both.get("aten.add.Tensor") is ADD
+    assert both.get("aten.add.Tensor", "complex") is other
+    assert both.get("aten.add.Tensor", "sparse") is None
+    assert (both.family(ADD), both.family(other)) == ("here", "there")
+
+
+def test_complex_operands_without_a_row_are_computed_in_binary64():
+    for func in (aten.lerp.Scalar, aten.lerp_.Scalar, aten.tanh_backward.default):
+        assert other_row(func, "complex").verdict is Verdict.COARSE
+    assert other_row(aten.view.default, "complex") is None
+    assert other_row(aten.lerp.Scalar, "sparse") is None
+
+
 def test_a_table_cannot_be_changed():
     frozen = Table({"here": (ADD,)})
     with pytest.raises(TypeError):
-        frozen._rows["aten.mul.Tensor"] = ADD  # type: ignore[index]
+        frozen._rows["aten.mul.Tensor", "real"] = ADD  # type: ignore[index]
 
 
 def test_every_row_says_why_in_one_line():
@@ -85,10 +107,14 @@ def test_a_written_row_goes_before_everything_else():
     for row in table():
         namespace, operation, overload = row.name.split(".")
         func = getattr(getattr(getattr(torch.ops, namespace), operation), overload)
-        assert resolve(func) is row
+        assert found(func, row.operands) is row
 
 
-@pytest.mark.parametrize("row", rounded_rows(), ids=lambda row: row.name)
+def found(func, operands):
+    return resolve(func) if operands == "real" else other_row(func, operands)
+
+
+@pytest.mark.parametrize("row", rounded_rows(), ids=lambda row: f"{row.name}-{row.operands}")
 def test_what_writes_the_result_of_a_rounded_row_is_rounded(row):
     _, operation, overload = row.name.split(".")
     packets = [getattr(aten, n, None) for n in (operation, f"{operation}_")]
@@ -96,7 +122,7 @@ def test_what_writes_the_result_of_a_rounded_row_is_rounded(row):
     for func in (o for p in packets if p is not None for o in overloads(p)):
         variant = variant_of(func)
         if variant is not None and variant.base is base:
-            assert resolve(func).verdict is Verdict.ROUNDED, func
+            assert found(func, row.operands).verdict is Verdict.ROUNDED, func
 
 
 def test_a_variant_takes_the_arguments_of_its_base_and_the_tensors_it_writes():
@@ -123,8 +149,8 @@ def test_nearly_every_overload_that_writes_a_tensor_is_derived_or_rewritten():
         (aten.conv2d.default, Verdict.LOWERED),  # composed by torch
         (aten._foreach_add_.List, Verdict.LOWERED),  # per tensor
         (aten.smooth_l1_loss.default, Verdict.LOWERED),  # registered decomposition
-        (aten._linalg_svd.default, Verdict.COARSE),
-        (aten._linalg_svd.U, Verdict.COARSE),  # derived from a coarse base
+        (aten.linalg_ldl_solve.default, Verdict.COARSE),
+        (aten.linalg_ldl_solve.out, Verdict.COARSE),  # derived from a coarse base
         (aten._fused_dropout.default, Verdict.UNCOVERED),  # binary64 would draw other numbers
     ],
     ids=str,

@@ -16,9 +16,9 @@ from fuzzytorch import guards
 from fuzzytorch.active import is_under_mode, lazy_views, modes_above
 from fuzzytorch.active import thread as _thread
 from fuzzytorch.backends import backend_named
-from fuzzytorch.lookup import resolve, unlowered
+from fuzzytorch.lookup import Entry, entry, other_entry, source, without_decomposition
 from fuzzytorch.notices import notice
-from fuzzytorch.ops.admission import admit, needs_admission
+from fuzzytorch.ops.admission import admit
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.coarse import NotInBinary64, estimated_operations
 from fuzzytorch.ops.dtypes import (
@@ -27,13 +27,14 @@ from fuzzytorch.ops.dtypes import (
     arithmetic,
     conversion,
     converted,
+    is_inexact,
     tensors,
     unusual,
     without_integers,
     working_dtype,
 )
-from fuzzytorch.ops.variants import conflicts, derived, direct, split, write
-from fuzzytorch.records import Coverage, Record
+from fuzzytorch.ops.variants import conflicts, direct, split, write
+from fuzzytorch.records import Coverage, Tally
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.scope import Scope
 from fuzzytorch.stream import Stream
@@ -43,7 +44,10 @@ _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 """Types of tensors that hold plain numbers; other subclasses answer for themselves."""
 
 
-_NOTHING_ROUNDED: Final = "no floating-point operand, or no scalar operation in these calls"
+_OTHER: Final = {Arithmetic.COMPLEX: "complex", Arithmetic.SPARSE: "sparse"}
+"""Operands that rows of their own compute with."""
+
+_THESE_COARSE: Final = "for these operands torch computes it in binary64; the result is rounded"
 
 
 class fuzzy(dispatch.TorchDispatchMode):
@@ -131,8 +135,8 @@ class fuzzy(dispatch.TorchDispatchMode):
         self._numbers = itertools.count()
         self._forks = 0
         # By id, which hashes faster than an overload; the entry keeps the overload alive.
-        self._rows: dict[int, tuple[Any, Row, bool]] = {}
-        self._counts: dict[tuple[str, Verdict], list[Any]] = {}
+        self._entries: dict[int, Entry] = {}
+        self._tally = Tally()
         self._warned: set[str] = set()
         guards.continue_after_fork(self)
 
@@ -170,7 +174,7 @@ class fuzzy(dispatch.TorchDispatchMode):
         _thread.last = self
         guards.leave()
         if self._scope is not None:
-            self._scope.exit(complete=bool(self._counts) and not any(exception))
+            self._scope.exit(complete=bool(self._tally) and not any(exception))
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, run under this mode at every call."""
@@ -179,12 +183,7 @@ class fuzzy(dispatch.TorchDispatchMode):
     @property
     def coverage(self) -> Coverage:
         """What ran under this mode so far, as a value that does not change any more."""
-        return Coverage(
-            tuple(
-                Record(name, verdict, calls, operations, why)
-                for (name, verdict), (calls, operations, why) in self._counts.items()
-            )
-        )
+        return self._tally.coverage()
 
     def count_fork(self) -> None:
         """Numbers the next forked child of this process."""
@@ -206,19 +205,24 @@ class fuzzy(dispatch.TorchDispatchMode):
         if types and not _PLAIN.issuperset(types):
             # A tensor subclass unwraps itself and meets the mode with its parts.
             return NotImplemented
-        known = self._rows.get(id(func))
+        known = self._entries.get(id(func))
         if known is None:
-            known = self._rows[id(func)] = _known(func)
-        _, row, admission = known
+            known = self._entries[id(func)] = entry(func)
+        _, row, admission, others = known
         rounding = self.rounding
         if self._scope is not None:
             scoped = self._scope.rounding(func)
             if scoped is None:
                 return self._excluded(row, func, args, kwargs or {})
             rounding = scoped
-        if row.verdict is Verdict.LOWERED and _source(row, func) in thread.lowering:
+        if others:
+            kind = arithmetic(args, kwargs or {})
+            if kind in _OTHER:
+                known = other_entry(func, _OTHER[kind]) or known
+                _, row, admission, _ = known
+        if row.verdict is Verdict.LOWERED and source(row, func) in thread.lowering:
             # A decomposition that comes back to where it started.
-            row = _unlowered(row, func)
+            row = without_decomposition(row, func)
         thread.handling = True
         try:
             return self._run(row, func, args, kwargs or {}, rounding, admission)
@@ -236,7 +240,7 @@ class fuzzy(dispatch.TorchDispatchMode):
     ) -> Any:
         if row.function is None:
             if row.verdict is Verdict.EXACT:
-                self._count(row, Verdict.EXACT, 0)
+                self._tally.count(row, Verdict.EXACT, 0)
                 return func(*args, **kwargs)
             return self._uncovered(row, func, args, kwargs, row.why)
         variant, operands, rest, overload = row.variant, args, kwargs, func
@@ -248,11 +252,16 @@ class fuzzy(dispatch.TorchDispatchMode):
         if kind is Arithmetic.NONE:
             exact, result = _without_floats(row, func, args, kwargs, rest)
             if exact:
-                self._count(row, Verdict.EXACT, 0)
+                self._tally.count(row, Verdict.EXACT, 0)
                 return result
             if row.verdict is not Verdict.LOWERED:
                 operands, rest = without_integers((args, rest), _dtype_of_floats(result))
                 kind = arithmetic(operands, rest)
+        if kind in _OTHER and row.operands == "real":
+            other = other_entry(func, _OTHER[kind])
+            if other is None:
+                return self._uncovered(row, func, args, kwargs, unusual(args, rest))
+            return self._run(other.row, func, args, kwargs, rounding, other.admission)
         if kind is Arithmetic.META:
             return func(*args, **kwargs)
         if kind is Arithmetic.IMPOSSIBLE:
@@ -266,7 +275,7 @@ class fuzzy(dispatch.TorchDispatchMode):
             result = self._apply(row, call, kind, operands, rest)
             if result is NotImplemented:
                 # A decomposition that does not apply to these arguments.
-                return self._run(_unlowered(row, func), func, args, kwargs, rounding)
+                return self._run(without_decomposition(row, func), func, args, kwargs, rounding)
         except NotInBinary64:
             return self._uncovered(row, func, args, kwargs, "torch has no binary64 kernel for it")
         if variant is not None:
@@ -291,6 +300,9 @@ class fuzzy(dispatch.TorchDispatchMode):
             return self._lower(row.function, call, args, kwargs)
         if kind is Arithmetic.MIXED and not row.any_dtype:
             return converted(call, call.overload, row.function, args, kwargs)
+        if row.operands == "complex":
+            with lazy_views():
+                return row.function(call, *args, **kwargs)
         return row.function(call, *args, **kwargs)
 
     def _lower(
@@ -322,12 +334,14 @@ class fuzzy(dispatch.TorchDispatchMode):
         try:
             with lazy_views():
                 result = func(*args, **kwargs)
-            floats = any(_is_inexact(x) for x in tensors(args, kwargs)) or _holds_floats(result)
+            floats = any(is_inexact(x) for x in tensors(args, kwargs)) or _holds_floats(result)
             if row.verdict is Verdict.EXACT or not floats:
-                self._count(row, Verdict.EXACT, 0)
+                self._tally.count(row, Verdict.EXACT, 0)
             else:
                 operations = estimated_operations(func, args, kwargs, result)
-                self._count(row, Verdict.EXCLUDED, operations, "not to be rounded, on request")
+                self._tally.count(
+                    row, Verdict.EXCLUDED, operations, "not to be rounded, on request"
+                )
         finally:
             thread.handling = False
         return result
@@ -345,40 +359,32 @@ class fuzzy(dispatch.TorchDispatchMode):
         result: Any,
     ) -> None:
         verdict, operations = row.verdict, call.operations
+        if call.coarse:
+            verdict = Verdict.COARSE
         if verdict is Verdict.ROUNDED and operations == 0:
             # A conversion to a wider dtype, or nothing to compute.
             verdict = Verdict.EXACT
         elif verdict is Verdict.COARSE:
             estimate = estimated_operations(overload, args, kwargs, result)
             operations = max(operations, estimate)
-        self._count(row, verdict, operations)
-
-    def _count(self, row: Row, verdict: Verdict, operations: int, why: str | None = None) -> None:
-        key = (row.name, verdict)
-        count = self._counts.get(key)
-        if count is None:
-            if why is None:
-                why = row.why if verdict is row.verdict else _NOTHING_ROUNDED
-            count = self._counts[key] = [0, 0, why]
-        count[0] += 1
-        count[1] += operations
+        self._tally.count(row, verdict, operations, _THESE_COARSE if call.coarse else None)
 
     def _uncovered(
         self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], why: str
     ) -> Any:
         """Runs stock torch, counts it, and says so once by name."""
-        reads = any(_is_inexact(x) for x in tensors(args, kwargs))
+        reads = any(is_inexact(x) for x in tensors(args, kwargs))
         if self.strict and reads:
             raise RuntimeError(_complaint(row.name, why))
         with lazy_views():
             result = func(*args, **kwargs)
         if not reads and not _holds_floats(result):
-            self._count(row, Verdict.EXACT, 0)
+            self._tally.count(row, Verdict.EXACT, 0)
             return result
         if self.strict:
             raise RuntimeError(_complaint(row.name, why))
         operations = estimated_operations(func, args, kwargs, result)
-        self._count(row, Verdict.UNCOVERED, operations, why)
+        self._tally.count(row, Verdict.UNCOVERED, operations, why)
         if row.name not in self._warned:
             self._warned.add(row.name)
             notice(_complaint(row.name, why))
@@ -399,43 +405,21 @@ def _rounding(
     )
 
 
-def _known(func: Any) -> tuple[Any, Row, bool]:
-    """An overload, its row, and whether its calls are to be admitted by stock torch."""
-    if not isinstance(func, torch._ops.OpOverload):
-        why = "it is not an operation of the dispatcher"
-        return func, Row(str(func), Verdict.UNCOVERED, None, why), False
-    row = resolve(func)
-    return func, row, needs_admission(row, _source(row, func))
-
-
-def _source(row: Row, func: Any) -> Any:
-    """The functional overload whose decomposition a row runs."""
-    return func if row.variant is None else row.variant.base
-
-
-def _unlowered(row: Row, func: Any) -> Row:
-    if row.variant is None:
-        return unlowered(func)
-    return derived(func, row.variant, unlowered(row.variant.base))
-
-
 def current() -> fuzzy | None:
     """The innermost mode that is active on this thread, or the one left last."""
     return _thread.active[-1] if _thread.active else _thread.last
 
 
-def _is_inexact(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
-
-
 def _holds_floats(result: Any) -> bool:
     results = result if isinstance(result, (list, tuple)) else (result,)
-    return any(_is_inexact(y) for y in results)
+    return any(isinstance(y, torch.Tensor) and is_inexact(y) for y in results)
 
 
 def _dtype_of_floats(result: Any) -> torch.dtype:
     results = result if isinstance(result, (list, tuple)) else (result,)
-    dtype: torch.dtype = next(y.dtype for y in results if _is_inexact(y))
+    dtype: torch.dtype = next(
+        y.dtype for y in results if isinstance(y, torch.Tensor) and is_inexact(y)
+    )
     return dtype
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from fuzzytorch.table import Verdict
+from fuzzytorch.table import Row, Verdict
+
+_NOTHING_ROUNDED: Final = "no floating-point operand, or no scalar operation in these calls"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,6 +93,42 @@ class Coverage:
         """The coverage that :meth:`to_json` described."""
         return cls(
             tuple(Record(**{**r, "verdict": Verdict[r["verdict"]]}) for r in value["records"])
+        )
+
+
+class Tally:
+    """Counts calls and their operations while a mode runs."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, Verdict], list[Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def count(self, row: Row, verdict: Verdict, operations: int, why: str | None = None) -> None:
+        """Counts one call.
+
+        Args:
+            why: of these calls; that of the row if ``None``.
+        """
+        key = (row.name, verdict)
+        count = self._counts.get(key)
+        if count is None:
+            if why is None:
+                why = row.why if verdict is row.verdict else _NOTHING_ROUNDED
+            count = self._counts[key] = [0, 0, why]
+        count[0] += 1
+        count[1] += operations
+
+    def coverage(self) -> Coverage:
+        """What was counted so far."""
+        return Coverage(
+            tuple(
+                Record(name, verdict, calls, operations, why)
+                for (name, verdict), (calls, operations, why) in self._counts.items()
+            )
         )
 
 

@@ -12,7 +12,7 @@ import enum
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -32,6 +32,10 @@ class Verdict(enum.Enum):
 
     # Members are compared by identity; enum's own hash is a slow Python function.
     __hash__ = object.__hash__
+
+
+OPERANDS: Final = ("real", "complex", "sparse")
+"""What the tensors of a call hold: dense real numbers, complex ones, or some are sparse."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,6 +74,10 @@ class Row:
             returns what stock torch returns: conversions, what torch itself composes of other
             operations, and operations computed in binary64.
         variant: how an in-place or ``out=`` overload was derived, else ``None``.
+        operands: what the tensors of a call hold for which the row stands, one of
+            :data:`OPERANDS`: ``"complex"`` where one is complex or a number is, ``"sparse"``
+            where one has a sparse layout.  An overload may have one row for each.  The
+            functions of these two convert narrower dtypes themselves.
     """
 
     name: str
@@ -78,6 +86,7 @@ class Row:
     why: str
     any_dtype: bool = False
     variant: Variant | None = None
+    operands: str = "real"
 
     def __post_init__(self) -> None:
         if self.verdict is Verdict.EXCLUDED:
@@ -87,6 +96,10 @@ class Row:
             raise ValueError(
                 f"the row {self.name} is {self.verdict.name} "
                 f"{'and' if stock else 'but'} has {'a' if stock else 'no'} function."
+            )
+        if self.operands not in OPERANDS:
+            raise ValueError(
+                f"the row {self.name} is for {self.operands!r} operands: choose one of {OPERANDS}."
             )
 
 
@@ -99,18 +112,19 @@ class Table:
     """
 
     def __init__(self, families: Mapping[str, Sequence[Row]]) -> None:
-        rows: dict[str, Row] = {}
-        origin: dict[str, str] = {}
+        rows: dict[tuple[str, str], Row] = {}
+        origin: dict[tuple[str, str], str] = {}
         for family, members in families.items():
             for row in members:
-                if row.name in rows:
+                key = (row.name, row.operands)
+                if key in rows:
                     raise ValueError(
-                        f"{row.name} has two rows, one in the family {origin[row.name]!r} and one "
+                        f"{row.name} has two rows, one in the family {origin[key]!r} and one "
                         f"in {family!r}: remove one of them."
                     )
                 overload_named(row.name)
-                rows[row.name] = row
-                origin[row.name] = family
+                rows[key] = row
+                origin[key] = family
         self._rows = MappingProxyType(rows)
         self._family = MappingProxyType(origin)
 
@@ -120,13 +134,13 @@ class Table:
     def __iter__(self) -> Iterator[Row]:
         return iter(self._rows.values())
 
-    def get(self, name: str) -> Row | None:
+    def get(self, name: str, operands: str = "real") -> Row | None:
         """The row written for an overload such as ``"aten.add.Tensor"``, or ``None``."""
-        return self._rows.get(name)
+        return self._rows.get((name, operands))
 
-    def family(self, name: str) -> str:
-        """The family that holds the row of an overload."""
-        return self._family[name]
+    def family(self, row: Row) -> str:
+        """The family that holds a row."""
+        return self._family[row.name, row.operands]
 
 
 def overload_named(name: str) -> Any:

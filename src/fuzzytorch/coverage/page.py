@@ -32,9 +32,11 @@ A `ROUNDED` row computes on float32 and on float64 tensors, and rounds in their 
 and bfloat16 operands are widened to float32, the arithmetic is rounded in binary32, and the store
 is one more rounding. Where a line says "from binary64", a float64 result is that of torch in
 float64, known to about one unit in the last place, and moved by about as much; so is every float64
-result of a `COARSE` operation. On complex, sparse and quantized tensors an operation runs
-unperturbed, is counted as `UNCOVERED`, and is warned about by name. An operation that reads and
-returns no floating-point tensor is exact.
+result of a `COARSE` operation. Rows marked *complex* stand for calls with complex64 and complex128
+operands, whose parts round one by one; what has none is computed in complex128, and both parts are
+rounded: `COARSE`. Rows marked *sparse* stand for calls with COO, CSR and CSC operands. On quantized
+and other sparse tensors an operation runs unperturbed, is counted as `UNCOVERED`, and is warned
+about by name. An operation that reads and returns no floating-point tensor is exact.
 """
 
 
@@ -48,7 +50,7 @@ def page() -> str:
             f"| `{v.name}` | {v.value} | {counts[v]} |" for v in Verdict if counts[v]
         ),
         total=len(rows),
-        written=sum(row.name.startswith("aten.") for row in table()),
+        written=len({row.name for row in table() if row.name.startswith("aten.")}),
         derived=sum(row.variant is not None for row in rows),
     )
     sections = [*_families(), *_remaining(rows)]
@@ -72,7 +74,7 @@ def _families() -> Iterator[str]:
     for family in FAMILIES:
         groups: dict[tuple[Verdict, str], list[str]] = {}
         for row in table():
-            if table().family(row.name) == family:
+            if table().family(row) == family:
                 groups.setdefault((row.verdict, row.why), []).append(row.name)
         yield f"## {family.replace('_', ' ').capitalize()}\n"
         yield "| operations | verdict | why |\n|---|---|---|"

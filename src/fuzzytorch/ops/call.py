@@ -53,17 +53,21 @@ class Call:
 
     Attributes:
         overload: the aten overload that was called.
-        dtype: float32 or float64: what the row computes in and returns.
+        dtype: float32 or float64: what the row computes in and returns; for complex operands
+            the dtype of the parts.
         run_rounding: mode and format of the run, those of float32 tensors.
         rounding: mode and format of every operation on tensors of ``dtype``.
         out: the tensor that an in-place or ``out=`` variant writes, or ``None``.  A
             row may hand it to its last primitive; otherwise the result is copied.
         operations: scalar floating-point operations rounded so far in this call.
+        coarse: whether a row computed this call in binary64 and rounded its result only,
+            although it claims more for others.
     """
 
     __slots__ = (
         "_next_stream",
         "backend",
+        "coarse",
         "dtype",
         "operations",
         "out",
@@ -89,6 +93,7 @@ class Call:
         self._next_stream = next_stream
         self.out = out
         self.operations = 0
+        self.coarse = False
 
     def number(self, value: Any) -> float:
         """A Python number as torch converts it for an operation on tensors of ``dtype``."""

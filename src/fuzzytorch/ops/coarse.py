@@ -10,7 +10,14 @@ import torch
 from torch.utils._pytree import tree_map
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.dtypes import NARROW, is_dense, result_dtypes, stock_dtypes, store
+from fuzzytorch.ops.dtypes import (
+    NARROW,
+    is_dense,
+    real_parts,
+    result_dtypes,
+    stock_dtypes,
+    store,
+)
 from fuzzytorch.table import Row, Verdict
 
 
@@ -52,7 +59,7 @@ def _in_binary64(overload: Any) -> Callable[..., Any]:
             raise NotInBinary64
         dtypes = result_dtypes(overload, args, kwargs) or stock_dtypes(overload, args, kwargs)
         stored = tuple(
-            _stored(call, y, dtype) if isinstance(y, torch.Tensor) and dtype is not None else y
+            rounded_once(call, y, dtype) if isinstance(y, torch.Tensor) and dtype is not None else y
             for y, dtype in zip(results, dtypes, strict=True)
         )
         if not isinstance(result, (list, tuple)):
@@ -62,16 +69,21 @@ def _in_binary64(overload: Any) -> Callable[..., Any]:
     return run
 
 
-def _stored(call: Call, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def rounded_once(call: Call, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A result that was computed in binary64 as ``dtype``: one rounding, also in binary64."""
     if y.dtype == dtype == torch.float64:
         return call.stored(y, dtype, call.run_rounding)
+    if y.dtype == dtype == torch.complex128:
+        return torch.view_as_complex(rounded_once(call, real_parts(y), torch.float64))
     return store(call, y, dtype)
 
 
 def _widened(x: Any) -> Any:
     if isinstance(x, torch.Tensor) and (x.dtype == torch.float32 or x.dtype in NARROW):
         return x.to(torch.float64)
-    return torch.float64 if x is torch.float32 else x
+    if isinstance(x, torch.Tensor) and x.dtype == torch.complex64:
+        return x.resolve_conj().to(torch.complex128)
+    return {torch.float32: torch.float64, torch.complex64: torch.complex128}.get(x, x)
 
 
 def estimated_operations(

@@ -24,6 +24,8 @@ _EXACT_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint1
 
 def _converted(call: Call, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """``x`` as ``dtype``, rounded under the mode where stock torch may round."""
+    if dtype == torch.complex64 and x.dtype in (torch.float64, torch.complex128):
+        return store(call, x.to(torch.complex128), dtype)
     if x.dtype == dtype or (dtype not in WORKING and dtype not in NARROW):
         return x.to(dtype)
     if x.is_floating_point():

@@ -25,6 +25,9 @@ NARROW: Final = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 WORKING: Final = (torch.float32, torch.float64)
 """Floating-point dtypes that rows compute in."""
 
+PARTS: Final = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+"""Complex dtypes that rows compute in, and the dtype of their parts."""
+
 _OTHER: Final = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 
 
@@ -35,6 +38,8 @@ class Arithmetic(enum.Enum):
     BINARY32 = "float32 throughout"
     BINARY64 = "float64 throughout"
     MIXED = "float32 or float64 arithmetic on tensors that are not all of that dtype"
+    COMPLEX = "arithmetic on the components of complex numbers"
+    SPARSE = "arithmetic on the stored elements of sparse tensors"
     META = "no numbers, only shapes"
     IMPOSSIBLE = "a dtype, layout or device that no row computes"
 
@@ -57,7 +62,7 @@ def arithmetic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
         if not x.is_cpu:
             return Arithmetic.META if x.is_meta else Arithmetic.IMPOSSIBLE
         if not is_dense(x):
-            return Arithmetic.IMPOSSIBLE
+            return _sparse(args, kwargs)
         dtype = x.dtype
         if dtype is torch.float32:
             if kind is Arithmetic.NONE:
@@ -72,9 +77,9 @@ def arithmetic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
         elif dtype.is_floating_point or dtype.is_complex or dtype in _OTHER:
             kind = Arithmetic.MIXED
     if kind is Arithmetic.MIXED and _computes_in(args, kwargs) is None:
-        return Arithmetic.IMPOSSIBLE
+        return Arithmetic.COMPLEX if complex_dtype(args, kwargs) else Arithmetic.IMPOSSIBLE
     if _has_complex_number(args, kwargs):
-        return Arithmetic.IMPOSSIBLE
+        return Arithmetic.COMPLEX if complex_dtype(args, kwargs) else Arithmetic.IMPOSSIBLE
     return _as_asked(kind, kwargs["dtype"]) if "dtype" in kwargs else kind
 
 
@@ -97,6 +102,37 @@ def conversion(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
     return Arithmetic.BINARY32 if walked else Arithmetic.IMPOSSIBLE
 
 
+def complex_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    """complex64 or complex128, whichever torch computes a call in; ``None`` if in neither."""
+    asked = kwargs.get("dtype")
+    dtype, found = _promotion(args, kwargs)
+    found = found or _has_complex_number(args, kwargs) or (asked is not None and asked.is_complex)
+    dtype = asked or dtype or torch.get_default_dtype()
+    if not found or dtype.itemsize == 1:
+        return None
+    dtype = dtype.to_complex()
+    return dtype if dtype in PARTS else None
+
+
+def _sparse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arithmetic:
+    """The class of a call with an operand that is not dense: rows know COO, CSR and CSC."""
+    layouts = (torch.strided, torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+    operands = list(tensors(args, kwargs))
+    inexact = {x.dtype for x in operands if is_inexact(x) or x.dtype in _OTHER}
+    known = all(x.is_cpu and x.layout in layouts and not x.is_nested for x in operands)
+    if not inexact and known:
+        return Arithmetic.NONE
+    asked = {kwargs.get("dtype")} - {None}
+    if not known or _has_complex_number(args, kwargs) or len(inexact | asked) > 1:
+        return Arithmetic.IMPOSSIBLE
+    return Arithmetic.SPARSE if inexact.issubset(WORKING) else Arithmetic.IMPOSSIBLE
+
+
+def is_inexact(x: torch.Tensor) -> bool:
+    """Whether a tensor holds floating-point or complex numbers."""
+    return x.is_floating_point() or x.is_complex()
+
+
 def _has_complex_number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     for x in args:
         if type(x) is complex:
@@ -114,26 +150,38 @@ def _as_asked(kind: Arithmetic, dtype: torch.dtype | None) -> Arithmetic:
         return kind if kind is Arithmetic.BINARY64 else Arithmetic.MIXED
     if dtype in NARROW:
         return Arithmetic.MIXED
+    if dtype in PARTS:
+        return Arithmetic.COMPLEX
     if dtype.is_floating_point or dtype.is_complex:
         return Arithmetic.IMPOSSIBLE
     return Arithmetic.NONE
 
 
-def _computes_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
-    """The promoted dtype if rows can compute on it: float32, float64 or a 16-bit one."""
+def _promotion(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.dtype | None, bool]:
+    """The dtype that inexact operands promote to, and whether one of them is complex.
+
+    Tensors without dimensions give way to others.
+    """
     sized: torch.dtype | None = None
     single: torch.dtype | None = None
+    complex_ = False
     for x in tensors(args, kwargs):
-        if x.dtype.is_complex or x.dtype in _OTHER:
-            return None
-        if not x.dtype.is_floating_point:
+        if x.dtype in _OTHER:
+            return None, False
+        if not is_inexact(x):
             continue
+        complex_ = complex_ or x.is_complex()
         if x.dim() > 0:
             sized = x.dtype if sized is None else _promoted(sized, x.dtype)
         else:
             single = x.dtype if single is None else _promoted(single, x.dtype)
-    dtype = sized or single
-    return dtype if dtype in WORKING or dtype in NARROW else None
+    return sized or single, complex_
+
+
+def _computes_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    """The promoted dtype if rows can compute on it: float32, float64 or a 16-bit one."""
+    dtype, found = _promotion(args, kwargs)
+    return dtype if not found and (dtype in WORKING or dtype in NARROW) else None
 
 
 def working_dtype(kind: Arithmetic, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
@@ -142,6 +190,10 @@ def working_dtype(kind: Arithmetic, args: tuple[Any, ...], kwargs: dict[str, Any
         return torch.float32
     if kind is Arithmetic.BINARY64:
         return torch.float64
+    if kind is Arithmetic.COMPLEX:
+        dtype = complex_dtype(args, kwargs)
+        assert dtype is not None
+        return PARTS[dtype]
     asked = kwargs.get("dtype")
     if asked is None:
         asked = _computes_in(args, kwargs)
@@ -236,7 +288,12 @@ def _operand(call: Call, x: Any) -> Any:
 
 
 def store(call: Call, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A result as ``dtype``: a narrower floating-point dtype costs one rounding under the mode."""
+    """A result as ``dtype``: a narrower floating-point dtype costs one rounding under the mode.
+
+    So does each part of a complex number.
+    """
+    if y.dtype is torch.complex128 and dtype is torch.complex64:
+        return torch.view_as_complex(store(call, real_parts(y), torch.float32))
     if y.dtype == dtype or not y.dtype.is_floating_point or not dtype.is_floating_point:
         return y if y.dtype == dtype else y.to(dtype)
     if dtype in NARROW:
@@ -244,6 +301,11 @@ def store(call: Call, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if dtype == torch.float32 and y.dtype == torch.float64:
         return call.stored(y, dtype, call.run_rounding)
     return y.to(dtype)
+
+
+def real_parts(x: torch.Tensor) -> torch.Tensor:
+    """A complex tensor as one of real numbers whose last dimension holds both parts."""
+    return torch.view_as_real(x.resolve_conj().resolve_neg())
 
 
 def rounded_to(call: Call, y: torch.Tensor, format: str) -> torch.Tensor:

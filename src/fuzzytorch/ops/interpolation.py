@@ -238,6 +238,8 @@ def upsample(
     """``(batch, channels, ...)`` resampled to ``output_size``."""
     given = _given(len(output_size), scales, named)
     y = _resampled(call, x, output_size, align_corners, given, taps_of)
+    # The same size is a copy, never an alias.
+    y = y.clone() if y is x else y
     return laid_out(call, [y], x, output_size, align_corners, *given)[0]
 
 
@@ -266,7 +268,7 @@ def upsample_backward(
     args = (grad, output_size, input_size, align_corners, *given)
     sizes = input_size[2:]
     if list(sizes) == list(output_size):
-        return laid_out(call, [grad.contiguous()], *args)[0]
+        return laid_out(call, [grad.clone(memory_format=torch.contiguous_format)], *args)[0]
     axes = [
         taps_of(call, sizes[d], output_size[d], align_corners, given[d], grad.dtype)
         for d in range(len(sizes))

@@ -70,6 +70,7 @@ def derived(overload: Any, variant: Variant, base: Row) -> Row:
         f"derived from {base.name}: {base.why}",
         base.any_dtype,
         None if base.function is None else variant,
+        base.operands,
     )
 
 
@@ -154,7 +155,9 @@ def write(call: Call, results: Sequence[torch.Tensor], targets: Sequence[torch.T
         if result is target:
             continue
         values = store(call, result, target.dtype)
-        if values.shape == target.shape:
+        if target.layout in (torch.sparse_csr, torch.sparse_csc):
+            torch.ops.aten.resize_as_sparse_(target, values).copy_(values)
+        elif values.shape == target.shape:
             target.copy_(values)
         else:
             torch.ops.aten.clone.out(values, out=target)
