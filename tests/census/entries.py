@@ -74,12 +74,13 @@ def full_name(info: Any) -> str:
     return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else info.name
 
 
-def entries(dtypes: tuple[str, ...] = DTYPES) -> list[Entry]:
-    """All entries in some dtypes, in the order of the database."""
+def entries(dtypes: tuple[str, ...] = DTYPES, name: str | None = None) -> list[Entry]:
+    """All entries in some dtypes, in the order of the database, or those of one operation."""
+    infos = _infos() if name is None else {name: _infos()[name]}
     return [
         Entry(name, dtype)
         for dtype in dtypes
-        for name, info in _infos().items()
+        for name, info in infos.items()
         if getattr(torch, dtype) in info.supported_dtypes("cpu") and NOT_HERE not in name
     ]
 

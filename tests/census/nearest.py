@@ -9,15 +9,19 @@ from typing import Any, Final
 
 import torch
 from torch._prims_common import check_significant_strides
+from torch.utils._pytree import tree_leaves
 
 import fuzzytorch as ft
-from census.calls import Arguments, Outcome, call, copied, same
+from census.calls import WIDE, Arguments, Outcome, call, copied
 from census.entries import UNDEFINED, Entry
 from census.tolerance import beyond, exactly, sensitivity
 from fuzzytorch.records import Coverage
 
 COLUMN_MAJOR: Final = {"linalg.lstsq", "linalg.lstsq.grad_oriented", "ormqr"}
 """Results of LAPACK, which stock torch returns in the strides of its work space."""
+
+UNWRITTEN: Final = {"linalg.matrix_rank", "linalg.matrix_rank.hermitian"}
+"""Operations of which torch itself leaves ``out=`` alone while any dispatch mode is active."""
 
 
 @dataclasses.dataclass
@@ -44,13 +48,12 @@ def in_place(entry: Entry, sample: Any, seen: Seen) -> Iterator[str]:
     operation = entry.info.inplace_variant
     if operation is None or sample.broadcasts_input or not isinstance(sample.input, torch.Tensor):
         return
-    for difference in _law(entry, operation, sample, None, seen):
-        yield f"in place: {difference}"
+    yield from _law(entry, operation, sample, None, seen)
 
 
 def into_targets(entry: Entry, sample: Any, seen: Seen) -> Iterator[str]:
     """The same of the ``out=`` overload, with tensors of the right shapes full of other numbers."""
-    if not entry.info.supports_out:
+    if not entry.info.supports_out or entry.name in UNWRITTEN:
         return
     with torch.no_grad():
         stock = call(entry.info, copied(sample))
@@ -60,12 +63,15 @@ def into_targets(entry: Entry, sample: Any, seen: Seen) -> Iterator[str]:
         return
 
     def operation(*args: Any, **kwargs: Any) -> Any:
-        targets = [torch.full_like(y, 7) for y in stock.outputs]
+        wide = any(x.dtype is WIDE.get(entry.dtype) for x in _tensors((args, kwargs)))
+        dtypes = [WIDE.get(y.dtype, y.dtype) if wide else y.dtype for y in stock.outputs]
+        targets = [
+            torch.full_like(y, 7, dtype=d) for y, d in zip(stock.outputs, dtypes, strict=True)
+        ]
         returned = entry.info(*args, **kwargs, out=targets[0] if len(targets) == 1 else targets)
         return targets, returned
 
-    for difference in _law(entry, operation, sample, None, seen):
-        yield f"out=: {difference}"
+    yield from _law(entry, operation, sample, None, seen)
 
 
 def refusal(entry: Entry, sample: Any) -> Iterator[str]:
@@ -182,4 +188,5 @@ def _quiet(run: Callable[[], Outcome]) -> Outcome:
         return run()
 
 
-__all__ = ["Seen", "backward", "forward", "in_place", "into_targets", "refusal", "same"]
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
