@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable
@@ -133,6 +134,7 @@ def call(
     arguments: Arguments,
     gauge: Callable[[Any], Any] | None = None,
     weights: tuple[torch.dtype, ...] | None = None,
+    mode: contextlib.AbstractContextManager[Any] | None = None,
 ) -> Outcome:
     """Runs an operation once from a fixed state of torch's random numbers.
 
@@ -142,19 +144,22 @@ def call(
         gauge: makes of the results what is unique about them; with it gradients are taken.
         weights: the dtypes in which the gradients of the results are given; those of the
             results if ``None``.
+        mode: what is active while the operation and its gradients are computed.
     """
+    inside = contextlib.nullcontext() if mode is None else mode
     before = [(x, x._version, _copy(x.detach(), torch.clone, {})) for x in arguments.tensors]
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     gradients: tuple[torch.Tensor | None, ...] = ()
     try:
-        result = operation(arguments.input, *arguments.args, **arguments.kwargs)
+        with inside:
+            result = operation(arguments.input, *arguments.args, **arguments.kwargs)
         if gauge is not None:
             result = gauge(result)
         leaves = tree_leaves(result)
         outputs = tuple(y for y in leaves if isinstance(y, torch.Tensor))
         memory = _memory(outputs, arguments.tensors)
         if gauge is not None:
-            gradients = _gradients(outputs, arguments.tensors, weights)
+            gradients = _gradients(outputs, arguments.tensors, weights, inside)
     except ERRORS as error:
         changed = tuple((x._version != version, not same(x, y)) for x, version, y in before)
         return Outcome(changed=changed, error=(type(error).__name__, str(error)))
@@ -172,6 +177,7 @@ def _gradients(
     outputs: tuple[torch.Tensor, ...],
     inputs: list[torch.Tensor],
     dtypes: tuple[torch.dtype, ...] | None,
+    inside: contextlib.AbstractContextManager[Any],
 ) -> tuple[torch.Tensor | None, ...]:
     own = [y.dtype for y in outputs] if dtypes is None else list(dtypes)
     pairs = [(y, d) for y, d in zip(outputs, own, strict=True) if y.requires_grad]
@@ -179,7 +185,8 @@ def _gradients(
     if not pairs or not leaves:
         return ()
     weights = [_weight(y, dtype) for y, dtype in pairs]
-    return torch.autograd.grad([y for y, _ in pairs], leaves, weights, allow_unused=True)
+    with inside:
+        return torch.autograd.grad([y for y, _ in pairs], leaves, weights, allow_unused=True)
 
 
 def _weight(y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
