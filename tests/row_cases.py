@@ -176,6 +176,7 @@ WRITTEN: Final[dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]] = {
     "aten._fused_adagrad_.default": [_adagrad(RATE)],
     "aten._fused_adagrad_.tensor_lr": [_adagrad(torch.tensor(RATE))],
     "aten._cholesky_solve_helper.default": [((_x(3, 2), _x(3, 3), False), {})],
+    "aten.linalg_pinv.atol_rtol_tensor": [((_x(4, 3),), {})],
     "aten.bincount.default": [((_index(5, 40), _x(40).abs()), {})],
     "aten.scatter.reduce": [
         ((_x(5, 4), 0, _index(5, 6, 3), _x(7, 4)), {"reduce": "add"}),

@@ -1,8 +1,8 @@
 """Runs the census: ``make census``, or with ``tests`` on the path ``python -m census``.
 
-    make census
-    make census ARGS='--dtypes float32,bfloat16 --only nn.functional --samples 3'
-    make census ARGS='--results census.jsonl --page docs/census.md'
+make census
+make census ARGS='--dtypes float32,bfloat16 --only nn.functional --samples 3'
+make census ARGS='--results census.jsonl --page docs/census.md'
 """
 
 from __future__ import annotations

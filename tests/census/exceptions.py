@@ -11,11 +11,16 @@ CONSTANTS: Final[Mapping[str, str]] = {
     "nn.functional.leaky_relu": "the default slope 0.01",
     "erf": "2 / sqrt(pi) in the gradient",
     "erfinv": "sqrt(pi) / 2 in the gradient",
+    "sinc": "pi in the gradient",
+    "var": "2 / (n - correction) in the gradient",
+    "std": "1 / (n - correction) in the gradient",
+    "var_mean": "2 / (n - correction) in the gradient",
+    "std_mean": "1 / (n - correction) in the gradient",
     "fft.": "the sines and cosines of a transform",
     "stft": "the sines and cosines of a transform",
     "istft": "the sines and cosines of a transform",
 }
-"""Entries, or where a name ends in a dot families of them, that compute with numbers which their
+"""Entries and their variants, or where a name ends in a dot families, that compute with numbers which their
 dtype rounds and binary64 does not: one more rounding, that is the same in every realisation."""
 
 INCOMPARABLE: Final[Mapping[str, str]] = {
@@ -29,4 +34,5 @@ INCOMPARABLE: Final[Mapping[str, str]] = {
 
 def constants(name: str) -> bool:
     """Whether an entry computes with rounded constants."""
-    return name in CONSTANTS or f"{name.partition('.')[0]}." in CONSTANTS
+    family = name.partition(".")[0]
+    return name in CONSTANTS or family in CONSTANTS or f"{family}." in CONSTANTS

@@ -19,9 +19,9 @@ LEAST: Final = 0.95
 _HEAD = """\
 # Census
 
-Every sample of PyTorch's own database of operations (torch {torch}) that runs on a CPU, forward and
-backward, functional, in place and with `out=`: {samples} samples. `make census` runs it; a choice of
-the samples is part of `make test`.
+Every sample of PyTorch's own database of operations (torch {torch}) that runs on a CPU, forward
+and backward, functional, in place and with `out=`: {samples} samples. `make census` runs it; a
+choice of the samples is part of `make test`.
 
 * In `rn` results agree with stock torch within the tolerance of PyTorch's own tests, elements that
   are *reordered* within what another order of additions explains; dtypes, shapes, strides,

@@ -9,13 +9,13 @@ which does not depend on the draws and weighs them. One rounding shows in cestac
 Two comparisons of means, both with Student's distribution for REPLICAS - 1 degrees of freedom:
 
 * every element, at the level ELEMENT. Draws of one rounding may all agree although the exact
-  result lies between two numbers: at a distance of 1 - ELEMENT^(1 / REPLICAS) = 0.68 of theirs that has
-  the probability ELEMENT. So much of the reach is allowed besides.
+  result lies between two numbers: at a distance of 1 - ELEMENT^(1 / REPLICAS) = 0.68 of theirs
+  that has the probability ELEMENT. So much of the reach is allowed besides.
 * the sum of the weighted errors of all elements of all samples of an entry, at the level POOLED:
-  replicas are independent whatever elements have to do with one another. Once as they are, once with
-  the sign of the exact result, which shows a bias toward or away from zero. That no rounding of
-  fractions f_i moved in any draw has the probability of at most exp(-REPLICAS sum f_i), so that
-  log(1 / POOLED) / REPLICAS = 0.92 units are allowed besides.
+  replicas are independent whatever elements have to do with one another. Once as they are, once
+  with the sign of the exact result, which shows a bias toward or away from zero. Where the sum
+  scatters less than a quarter as much as in the pilots, it hangs on an unlikely rounding, and 0.60 of the
+  range of the pilots is allowed, too.
 
 What the format implies is allowed besides. A smooth function of numbers that scatter is biased by
 its curvature: for a result t that scatters by s, by s^2 / |t| where it changes by itself over a
@@ -56,7 +56,7 @@ POOLED: Final = 1e-8
 """Probability that a right entry fails one pooled comparison; there are some 10^4."""
 
 _QUANTILE = {p: float(stats.t.isf(p / 2, REPLICAS - 1)) for p in (ELEMENT, POOLED)}
-_STILL = 1 - ELEMENT ** (1 / REPLICAS)
+_STILL = {p: 1 - p ** (1 / REPLICAS) for p in (ELEMENT, POOLED)}
 """Part of the reach that REPLICAS equal draws may be off."""
 
 FRACTIONS: Final = (0.25, 0.75)
@@ -71,7 +71,8 @@ class Pool:
     """What the samples of an entry add up.
 
     Attributes:
-        errors: ``(kind, sign) -> (REPLICAS,)`` sums of weighted errors, and of what is allowed.
+        errors: ``(kind, sign) -> (REPLICAS + PILOTS,)`` sums of weighted errors.
+        allowed: the sums of what is allowed.
         between: exact results well between two numbers of the dtype, and how many of them
             stood still.
         coverage: what the runs were made of.
@@ -88,9 +89,12 @@ class Pool:
     def verdicts(self, entry: Entry) -> Iterator[str]:
         """Sentences about pooled comparisons that fail."""
         for (kind, sign), errors in self.errors.items():
-            mean, deviation = errors.mean(), errors.std(ddof=1)
+            drawn, pilots = errors[:REPLICAS], errors[REPLICAS:]
+            mean, deviation = drawn.mean(), drawn.std(ddof=1)
             bound = _QUANTILE[POOLED] * deviation / math.sqrt(REPLICAS)
-            bound += self.allowed[kind, sign] + math.log(1 / POOLED) / REPLICAS
+            bound += self.allowed[kind, sign]
+            if deviation < pilots.std(ddof=1) / 4:
+                bound += _STILL[POOLED] * np.ptp(pilots)
             if abs(mean) > bound:
                 yield (
                     f"{kind}, {sign}: the pooled error is {mean:.4g} units of reach, "
@@ -193,8 +197,8 @@ def _compared(
     truth, draws, unit = truth[inside], draws[:, inside], unit[inside]
     if truth.numel() == 0:
         return
-    error, pilots = draws[:REPLICAS] - truth, draws[REPLICAS:]
-    mean, deviation = error.mean(0), error.std(0)
+    error, pilots = draws - truth, draws[REPLICAS:]
+    mean, deviation = error[:REPLICAS].mean(0), error[:REPLICAS].std(0)
     reach = unit + pilots.amax(0) - pilots.amin(0)
     allowed = deviation.square() / truth.abs().clamp(min=torch.finfo(torch.float64).tiny)
     if constants(entry.name):
@@ -203,7 +207,7 @@ def _compared(
         # The exact result is not known better than one realisation is.
         allowed = allowed + _QUANTILE[ELEMENT] * deviation + 2 * unit
     pool.compared += truth.numel()
-    bound = _QUANTILE[ELEMENT] * deviation / math.sqrt(REPLICAS) + _STILL * reach + allowed
+    bound = _QUANTILE[ELEMENT] * deviation / math.sqrt(REPLICAS) + _STILL[ELEMENT] * reach + allowed
     wrong = mean.abs() > bound
     if wrong.any():
         at = int((mean.abs() / bound).argmax())

@@ -93,6 +93,11 @@ def evaluated(
     return call.via_binary64(function, *operands, out=call.out, **keywords)
 
 
+def polygamma_(call: Call, self: torch.Tensor, n: int) -> torch.Tensor:
+    """The in-place overload has the arguments of the functional one in another order."""
+    return torch.ops.aten.polygamma.out(n, self, out=self)
+
+
 TRANSCENDENTAL = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
     "atanh erf erfc lgamma atan2 hypot pow.Tensor_Tensor"
@@ -165,5 +170,12 @@ ROWS: tuple[Row, ...] = (
             "a series of stock torch evaluated in binary64; only the result is rounded",
         )
         for name in SERIES.split()
+    ),
+    Row(
+        "aten.polygamma_.default",
+        Verdict.LOWERED,
+        polygamma_,
+        "the functional overload, which has its arguments in another order",
+        any_dtype=True,
     ),
 )
