@@ -47,6 +47,10 @@ def main() -> int:
         for entry in entries(tuple(chosen.dtypes.split(",")))
         if not words or any(word in entry.name for word in words)
     ]
+    complete = chosen.samples is None and wanted == entries()
+    if chosen.page and not complete:
+        print("the page is that of all samples: leave out what selects some.", file=sys.stderr)
+        return 2
     found: dict[str, Survey] = {}
     if chosen.results and chosen.results.exists():
         for line in chosen.results.read_text().splitlines():
@@ -65,7 +69,6 @@ def main() -> int:
         print(f"\r{i} of {len(left)} entries, {minutes:.0f} min", end="", file=sys.stderr)
     print(file=sys.stderr)
     results = [found[str(entry)] for entry in wanted]
-    complete = chosen.samples is None and wanted == entries()
     print(table(results), others(results), sep="\n\n")
     wrong = list(complaints(results, complete))
     for sentence in wrong:

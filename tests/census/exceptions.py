@@ -20,8 +20,8 @@ CONSTANTS: Final[Mapping[str, str]] = {
     "stft": "the sines and cosines of a transform",
     "istft": "the sines and cosines of a transform",
 }
-"""Entries and their variants, or where a name ends in a dot families, that compute with numbers which their
-dtype rounds and binary64 does not: one more rounding, that is the same in every realisation."""
+"""Entries and their variants, or where a name ends in a dot families, that compute with numbers
+which their dtype rounds and binary64 does not: a rounding that is the same in every realisation."""
 
 INCOMPARABLE: Final[Mapping[str, str]] = {
     "nextafter": "the neighbour of a number depends on the dtype",

@@ -14,8 +14,8 @@ Two comparisons of means, both with Student's distribution for REPLICAS - 1 degr
 * the sum of the weighted errors of all elements of all samples of an entry, at the level POOLED:
   replicas are independent whatever elements have to do with one another. Once as they are, once
   with the sign of the exact result, which shows a bias toward or away from zero. Where the sum
-  scatters less than a quarter as much as in the pilots, it hangs on an unlikely rounding, and 0.60 of the
-  range of the pilots is allowed, too.
+  scatters less than a quarter as much as in the pilots, it hangs on an unlikely rounding, and 0.60
+  of the range of the pilots is allowed, too.
 
 What the format implies is allowed besides. A smooth function of numbers that scatter is biased by
 its curvature: for a result t that scatters by s, by s^2 / |t| where it changes by itself over a
