@@ -114,9 +114,12 @@ def test_polygamma_in_place_is_rounded_and_refuses_integers(dtype: torch.dtype) 
     assert mode.coverage.share(Verdict.COARSE) == 1
 
 
-def test_a_transform_over_no_dimension_is_a_copy() -> None:
-    x = randn(3, 4).to(torch.complex64)
+@pytest.mark.parametrize(("shape", "dims"), [((3, 4), ()), ((1, 1), (0, 1))])
+def test_a_transform_that_changes_nothing_is_a_copy(
+    shape: tuple[int, ...], dims: tuple[int, ...]
+) -> None:
+    x = randn(*shape).to(torch.complex64)
     with ft.fuzzy("rn", seed=0):
-        y = torch.fft.fft2(x, dim=())
+        y = torch.fft.fft2(x, dim=dims)
     assert torch.equal(x, y)
     assert x.data_ptr() != y.data_ptr()

@@ -23,6 +23,9 @@ CONSTANTS: Final[Mapping[str, str]] = {
 """Entries and their variants, or where a name ends in a dot families, that compute with numbers
 which their dtype rounds and binary64 does not: a rounding that is the same in every realisation."""
 
+NORMWISE: Final = ("fft", "stft", "istft")
+"""Families whose constants enter every result with the largest operands."""
+
 INCOMPARABLE: Final[Mapping[str, str]] = {
     "nextafter": "the neighbour of a number depends on the dtype",
     "signal.windows.bartlett": "the grid is rounded to the dtype, and differences of it cancel",
@@ -36,3 +39,8 @@ def constants(name: str) -> bool:
     """Whether an entry computes with rounded constants."""
     family = name.partition(".")[0]
     return name in CONSTANTS or family in CONSTANTS or f"{family}." in CONSTANTS
+
+
+def normwise(name: str) -> bool:
+    """Whether those constants move every element as much as the largest one."""
+    return name.partition(".")[0] in NORMWISE
