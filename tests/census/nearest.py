@@ -160,8 +160,8 @@ def _close_numbers(a: Any, b: Any) -> bool:
 
 
 def _form(a: torch.Tensor, b: torch.Tensor, entry: Entry) -> str | None:
-    """What differs in dtype, shape, layout or strides."""
-    mine, theirs = ((y.dtype, tuple(y.shape), y.layout, y.is_conj()) for y in (a, b))
+    """What differs in dtype, shape, layout or strides; a conjugate may be lazy or not."""
+    mine, theirs = ((y.dtype, tuple(y.shape), y.layout) for y in (a, b))
     if mine != theirs:
         return f"{mine}, in stock torch {theirs}"
     if a.layout is not torch.strided or entry.name in COLUMN_MAJOR:
