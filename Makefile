@@ -11,12 +11,13 @@ SOURCES := $(shell find native -type f 2>/dev/null)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test battery bench models fidelity docs lint clean
+.PHONY: help venv demo test census battery bench models fidelity docs lint clean
 
 help:
 	@echo "make venv      create .venv with torch and the package, kernels compiled"
 	@echo "make demo      train the MNIST network, sample it under sr and ud"
 	@echo "make test      run the test suite"
+	@echo "make census    run PyTorch's whole database of operations (hours); --page writes docs/census.md"
 	@echo "make battery   run the long statistical tests of the random bits"
 	@echo "make bench     times, memory and accuracy against stock torch"
 	@echo "make models    regenerate docs/models.md: coverage and slowdown of whole models"
@@ -52,6 +53,9 @@ demo: venv
 
 test: venv
 	$(BIN)/python -m pytest $(ARGS)
+
+census: venv
+	PYTHONPATH=tests $(BIN)/python -m census $(ARGS)
 
 battery: venv
 	$(BIN)/python -m pytest -m battery $(ARGS)

@@ -244,12 +244,12 @@ _LSTM: Final = (
 )
 """Input of four steps, weights and biases of an LSTM of width three, its first states."""
 
-_LABELS: Final = torch.tensor([[1, 3, 3], [2, 4, 1]])
+_WORDS: Final = torch.tensor([[1, 3, 3], [2, 4, 1]])
 
 
 def _spelled(*lengths: int) -> tuple[Any, ...]:
     """Logarithms of probabilities of five labels in seven steps, targets and their lengths."""
-    targets = torch.cat([row[:n] for row, n in zip(_LABELS, lengths, strict=True)])
+    targets = torch.cat([row[:n] for row, n in zip(_WORDS, lengths, strict=True)])
     return normal(7, 2, 5).log_softmax(2), targets, [7, 7], list(lengths)
 
 
@@ -362,8 +362,8 @@ WRITTEN: Final[dict[str, list[tuple[Any, ...]]]] = {
     ],
     "aten._grid_sampler_2d_cpu_fallback.default": [(normal(2, 3, 5, 4), _GRID, 0, 0, True)],
     "aten._ctc_loss.default": [
-        (normal(7, 2, 5).log_softmax(2), _LABELS, [7, 7], [3, 3], 0),
-        (normal(7, 2, 5).log_softmax(2), _LABELS - 1, [7, 7], [3, 3], 4),
+        (normal(7, 2, 5).log_softmax(2), _WORDS, [7, 7], [3, 3], 0),
+        (normal(7, 2, 5).log_softmax(2), _WORDS - 1, [7, 7], [3, 3], 4),
         _spelled(0, 0),
     ],
     "aten._ctc_loss_backward.default": [_spelling(3, 3), _spelling(3, 1), _spelling(0, 2)],

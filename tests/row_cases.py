@@ -40,7 +40,8 @@ OPERATIONS: Final = (
     "true_divide unfold xlogy "
     "polar fft.rfft cholesky cholesky_inverse cholesky_solve geqrf ormqr triangular_solve "
     "linalg.cholesky_ex linalg.det linalg.householder_product linalg.inv_ex linalg.lstsq "
-    "linalg.lu linalg.lu_factor linalg.lu_solve linalg.qr linalg.slogdet linalg.solve "
+    "linalg.ldl_factor linalg.ldl_solve linalg.lu linalg.lu_factor linalg.lu_solve linalg.qr "
+    "linalg.slogdet linalg.solve nn.functional.ctc_loss "
     "linalg.solve_triangular"
 )
 """OpInfo entries that are run, and all entries named ``special...``."""
@@ -180,6 +181,7 @@ WRITTEN: Final[dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]] = {
     "aten._amp_update_scale_.default": [
         ((torch.tensor(8.0), torch.tensor(3).int(), torch.tensor(0.0), 2.0, 0.5, 4), {})
     ],
+    "aten.linalg_pinv.atol_rtol_tensor": [((_x(4, 3),), {})],
     "aten.bincount.default": [((_index(5, 40), _x(40).abs()), {})],
     "aten.scatter.reduce": [
         ((_x(5, 4), 0, _index(5, 6, 3), _x(7, 4)), {"reduce": "add"}),

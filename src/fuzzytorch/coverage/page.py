@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fuzzytorch.coverage.known_gaps import GAPS
 from fuzzytorch.lookup import resolve, table
 from fuzzytorch.ops import FAMILIES
 from fuzzytorch.table import Row, Verdict, dispatched
@@ -53,7 +54,7 @@ def page() -> str:
         written=len({row.name for row in table() if row.name.startswith("aten.")}),
         derived=sum(row.variant is not None for row in rows),
     )
-    sections = [*_families(), *_remaining(rows)]
+    sections = [*_families(), *_remaining(rows), *_gaps()]
     return "\n".join([lines, *sections])
 
 
@@ -67,6 +68,15 @@ def aten_overloads() -> list[Any]:
     }
     packets = [getattr(aten, name) for name in sorted(names) if hasattr(aten, name)]
     return [getattr(packet, overload) for packet in packets for overload in dispatched(packet)]
+
+
+def _gaps() -> Iterator[str]:
+    yield "## Known gaps\n"
+    yield "What PyTorch's own database of operations meets that runs unperturbed:\n"
+    yield "| operation | why |\n|---|---|"
+    for gap in GAPS:
+        yield f"| `{gap.operation.removeprefix('aten.')}` | {gap.why} |"
+    yield ""
 
 
 def _families() -> Iterator[str]:

@@ -38,7 +38,15 @@ _KEPT: Final = 2**14
 _DRAWING_NOTHING: Final = frozenset({"aten._scaled_dot_product_flash_attention_for_cpu.default"})
 """Declared to draw random numbers, for a dropout that the kernel does not have."""
 
-_LIMITED: Final = frozenset({"aten.lerp.Scalar", "aten.lerp.Tensor", "aten.softshrink.default"})
+_LIMITED: Final = frozenset(
+    {
+        "aten.celu.default",
+        "aten.lerp.Scalar",
+        "aten.lerp.Tensor",
+        "aten.smooth_l1_loss.default",
+        "aten.softshrink.default",
+    }
+)
 """Elementwise operations that do not take every number, or no integers beside other operands."""
 
 _WRITTEN: Final = frozenset({"running_mean", "running_var"})
@@ -87,7 +95,8 @@ def _signature(x: Any) -> Any:
         return (x.shape, x.dtype)
     if isinstance(x, (list, tuple)):
         return tuple([_signature(y) for y in x])
-    return x
+    # NaN would be another signature every time.
+    return None if isinstance(x, float) and x != x else x
 
 
 def rehearse(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -254,6 +254,10 @@ def converted(
     own_args, own_kwargs = tree_map(functools.partial(_operand, call), (args, kwargs))
     result = function(call, *own_args, **own_kwargs)
     _write_back(call, overload, args, own_args)
+    for x, y in zip(args, own_args, strict=True):
+        if result is y and isinstance(x, torch.Tensor):
+            # In place: the tensor that was written back is returned, not its copy.
+            return x
     results = result if isinstance(result, (list, tuple)) else (result,)
     if dtypes is None:
         dtypes = stock_dtypes(overload, args, kwargs)
@@ -267,11 +271,17 @@ def converted(
 def _write_back(
     call: Call, overload: Any, args: tuple[Any, ...], converted: tuple[Any, ...]
 ) -> None:
-    """Stores running statistics that a row updated in their converted copies."""
+    """Stores what a row wrote into converted copies of its arguments.
+
+    Running statistics, which schemas do not declare, and what they do declare.
+    """
     for argument, x, y in zip(overload._schema.arguments, args, converted, strict=False):
-        running = argument.name in ("running_mean", "running_var") and y is not x
-        if running and not torch.equal(x.to(y.dtype), y):
-            x.copy_(store(call, y, x.dtype))
+        declared = argument.alias_info is not None and argument.alias_info.is_write
+        running = argument.name in ("running_mean", "running_var")
+        if not (declared or running) or y is x or torch.equal(x.to(y.dtype), y):
+            continue
+        # Random numbers are those of stock torch: never rounded under the mode.
+        x.copy_(y if argument.name == "noise" else store(call, y, x.dtype))
 
 
 def without_integers(tree: Any, dtype: torch.dtype) -> Any:

@@ -205,7 +205,8 @@ def _parts_first(x: torch.Tensor) -> torch.Tensor:
 
 
 def _complex(z: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_complex(z.movedim(0, -1).contiguous())
+    # A copy also of one number, whose memory is that of the operand.
+    return torch.view_as_complex(z.movedim(0, -1).clone(memory_format=torch.contiguous_format))
 
 
 def c2c(

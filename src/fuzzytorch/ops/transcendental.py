@@ -105,6 +105,11 @@ def mvlgamma(call: Call, self: torch.Tensor, p: int) -> torch.Tensor:
     return ADD(call, total, math.log(math.pi) * (p * (p - 1)) * 0.25, out=call.out)
 
 
+def polygamma_(call: Call, self: torch.Tensor, n: int) -> torch.Tensor:
+    """The in-place overload has the arguments of the functional one in another order."""
+    return torch.ops.aten.polygamma.out(n, self, out=self)
+
+
 _EVALUATED = "evaluated in binary64, then one rounding"
 
 EVALUATED = {
@@ -180,5 +185,12 @@ ROWS: tuple[Row, ...] = (
         Row(_overload(name), Verdict.ROUNDED, _evaluated(name), why)
         for why, names in EVALUATED.items()
         for name in names.split()
+    ),
+    Row(
+        "aten.polygamma_.default",
+        Verdict.LOWERED,
+        polygamma_,
+        "the functional overload, which has its arguments in another order",
+        any_dtype=True,
     ),
 )
