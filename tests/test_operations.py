@@ -28,7 +28,6 @@ UNDEFINED = {
     "new_empty": "uninitialised memory",
     "new_empty_strided": "uninitialised memory",
     "linalg.eig": "eigenvectors are unique up to their scale only",
-    "linalg.eigh": "eigenvectors are unique up to their sign only",
     "matrix_exp": "small elements of stock torch hold the error of the large ones",
     "linalg.pinv.singular": "the condition of the inputs exceeds that of the dtype",
 }

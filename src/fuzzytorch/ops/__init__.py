@@ -21,6 +21,7 @@ FAMILIES: Final = (
     "linear_algebra",
     "factorization",
     "solve",
+    "spectral",
     "sparse",
     "convolution",
     "reduction",
