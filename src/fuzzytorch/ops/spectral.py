@@ -17,6 +17,7 @@ from fuzzytorch.ops.jacobi import (
     one_sided,
     orthonormal,
     turned,
+    unit,
     vectors,
 )
 from fuzzytorch.ops.layout import placed
@@ -51,7 +52,9 @@ def eigh(
     if v is None:
         return _result(values, stock[0], finite), stock[1]
     v = _taken(v, order)
-    v = _aligned(call, v, _phase(v, vectors(batch_of(stock[1]).mT)))
+    at = 0 if UPLO.upper() == "L" else -1
+    phase = _conventional(call, v, _phase(v, vectors(batch_of(stock[1]).mT)), at)
+    v = _with_real(_aligned(call, v, phase), _determines(call, v, at), at)
     return _result(values, stock[0], finite), _result(matrices(v).mT, stock[1], finite)
 
 
@@ -114,11 +117,38 @@ def _vectors(
     u = DIV(call, g, torch.where(values == 0, 1.0, values)[..., None, None])
     u = torch.where(dead, left[:, :k], u)
     u = orthonormal(call, torch.cat([u, left[:, k:]], 1))
-    own = _phase(u, left)
-    other = _phase(v, right)
-    both = torch.where(dead[..., 0], own[:, :k], own[:, :k] + other)
-    u = torch.cat([_aligned(call, u[:, :k], both), _aligned(call, u[:, k:], own[:, k:])], 1)
-    return u, _aligned(call, v, torch.where(dead[..., 0], other, both))
+    own, other = _phase(u, left), _phase(v, right)
+    both = torch.where(dead[..., 0], other, own[:, :k] + other)
+    phase = _conventional(call, v, both, 0)
+    own[:, :k] = torch.where(dead[..., 0], own[:, :k], phase)
+    v = _with_real(_aligned(call, v, phase), _determines(call, v, 0), 0)
+    return _aligned(call, u, own), v
+
+
+def _determines(call: Call, x: torch.Tensor, at: int) -> torch.Tensor:
+    """Whether component ``at`` of a vector is large enough to tell its phase."""
+    size: torch.Tensor = x[..., at].double().norm(dim=-1)
+    return size > unit(call) ** 0.5
+
+
+def _conventional(call: Call, x: torch.Tensor, phase: torch.Tensor, at: int) -> torch.Tensor:
+    """The phase nearest to ``phase``, or opposite, that makes component ``at`` real.
+
+    This is the convention of stock torch, whose vectors agree between machines up to
+    roundings only: they give the sign alone, and the phase where the component is too small.
+    """
+    if x.shape[2] == 1:
+        return phase
+    real = x[..., at].double() * torch.tensor([1.0, -1.0], dtype=torch.float64)
+    real = torch.where((real * phase).sum(-1, keepdim=True) < 0, -real, real)
+    return torch.where(_determines(call, x, at).unsqueeze(-1), real, phase)
+
+
+def _with_real(x: torch.Tensor, real: torch.Tensor, at: int) -> torch.Tensor:
+    """Vectors whose component ``at`` is exactly real where ``real`` says so."""
+    if x.shape[2] == 2:
+        x[..., 1, at] = torch.where(real, 0.0, x[..., 1, at])
+    return x
 
 
 def _phase(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
