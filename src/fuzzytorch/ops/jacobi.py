@@ -34,8 +34,10 @@ PHASED: Final = Formula(
 )
 TANGENT: Final = Formula(lambda p, q, size: _tangent((q - p) / size))
 """Of the angle for two elements of the diagonal and the one beside it, without its sign."""
-SINE: Final = Formula(lambda t: t / sqrt(fma(t, t, 1.0)))
 HALF: Final = Formula(lambda t: t / (1.0 + sqrt(fma(t, t, 1.0))))
+SINE: Final = Formula(lambda half: 2.0 * half / fma(half, half, 1.0))
+"""From the rounded tangent of half the angle, so that both belong to one angle: what they do not
+agree about stretches vectors."""
 LENGTH: Final = Formula(lambda a, b: _length(maximum(abs(a), abs(b)), minimum(abs(a), abs(b))))
 TIMES_PHASE: Final = Formula(lambda c, d, x, turned: fma(c, x, d * turned))
 HEIGHT: Final = Formula(lambda length, size: 1.0 / (length * (length + size)))
@@ -129,7 +131,8 @@ def _choose(
     opposite = (q < p) != (size < 0)
     t = TANGENT(call, p, q, size)
     t = torch.where(active, torch.where(opposite, -t, t), 0.0)
-    return Pairs(*pairs, SINE(call, t), HALF(call, t), phase), t, size
+    half = HALF(call, t)
+    return Pairs(*pairs, SINE(call, half), half, phase), t, size
 
 
 def _rotate(
