@@ -259,6 +259,11 @@ def _spelling(*lengths: int) -> tuple[Any, ...]:
     return (normal(2), *args, *torch.ops.aten._ctc_loss(*args), 0)
 
 
+def _tensors(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same arguments with lists of lengths as tensors."""
+    return tuple(torch.tensor(x) if isinstance(x, list) else x for x in args)
+
+
 _GRID: Final = normal(2, 4, 3, 2) * 0.7
 
 _LINEAR: Final = {"linear1d": (5,), "bilinear2d": (5, 8), "trilinear3d": (3, 5, 4)}
@@ -366,6 +371,8 @@ WRITTEN: Final[dict[str, list[tuple[Any, ...]]]] = {
         (normal(7, 2, 5).log_softmax(2), _WORDS - 1, [7, 7], [3, 3], 4),
         _spelled(0, 0),
     ],
+    "aten._ctc_loss.Tensor": [_tensors(_spelled(3, 1))],
+    "aten._ctc_loss_backward.Tensor": [_tensors(_spelling(3, 1))],
     "aten._ctc_loss_backward.default": [_spelling(3, 3), _spelling(3, 1), _spelling(0, 2)],
     "aten._logcumsumexp.default": [(normal(3, 9), 1)],
     "aten.mkldnn_rnn_layer.default": [(*_LSTM, False, [], 2, 3, 1, True, False, False, True)],

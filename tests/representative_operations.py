@@ -284,6 +284,13 @@ OPERATIONS: Final = (
         0,
     ),
     Operation(
+        "spectral",
+        "singular values",
+        lambda n: ((n, 4),),
+        torch.linalg.svdvals,
+        0,
+    ),
+    Operation(
         "sparse",
         "sparse product",
         lambda n: ((n, 7), (7, 3)),

@@ -40,9 +40,8 @@ OPERATIONS: Final = (
     "true_divide unfold xlogy "
     "polar fft.rfft cholesky cholesky_inverse cholesky_solve geqrf ormqr triangular_solve "
     "linalg.cholesky_ex linalg.det linalg.householder_product linalg.inv_ex linalg.lstsq "
-    "linalg.ldl_factor linalg.ldl_solve linalg.lu linalg.lu_factor linalg.lu_solve linalg.qr "
-    "linalg.slogdet linalg.solve nn.functional.ctc_loss "
-    "linalg.solve_triangular"
+    "linalg.eigh linalg.ldl_factor linalg.ldl_solve linalg.lu linalg.lu_factor linalg.lu_solve "
+    "linalg.qr linalg.slogdet linalg.solve linalg.solve_triangular linalg.svd"
 )
 """OpInfo entries that are run, and all entries named ``special...``."""
 

@@ -220,20 +220,16 @@ def test_least_squares_by_singular_values_are_coarse() -> None:
         assert mode.coverage.share(Verdict.COARSE) == 1
 
 
-@pytest.mark.parametrize("name", ["svd", "eigh", "eig", "eigvals"])
-def test_spectral_decompositions_are_coarse_and_reproduce_the_matrix(name: str) -> None:
+@pytest.mark.parametrize("name", ["eig", "eigvals"])
+def test_general_eigenproblems_are_coarse_and_reproduce_the_matrix(name: str) -> None:
     a = REAL.positive(5)
     with ft.fuzzy("sr", seed=0) as mode:
         y = getattr(linalg, name)(a)
-    if name == "svd":
-        again = y.U * y.S @ y.Vh
-    elif name == "eigvals":
-        again = None
+    if name == "eigvals":
         torch.testing.assert_close(y.real.sort().values, linalg.eigvalsh(a))
     else:
         values, vectors = y
         again = (vectors * values.unsqueeze(-2) @ linalg.inv(vectors)).real
-    if again is not None:
         torch.testing.assert_close(again, a, rtol=1e-5, atol=1e-5)
     verdicts = {r.verdict for r in mode.coverage.records if r.operations}
     assert verdicts == {Verdict.COARSE}
@@ -252,8 +248,9 @@ def test_the_pseudoinverse_is_composed_of_its_decomposition(
     expected = linalg.pinv(a, hermitian=hermitian, rtol=1e-4)
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(a @ y @ a, a, rtol=1e-4, atol=1e-4)
-    coarse = {r.name for r in mode.coverage.records if r.verdict is Verdict.COARSE}
-    assert coarse == {"aten._linalg_eigh.default" if hermitian else "aten._linalg_svd.default"}
+    rounded = {r.name for r in mode.coverage.records if r.verdict is Verdict.ROUNDED}
+    assert ("aten._linalg_eigh.default" if hermitian else "aten._linalg_svd.default") in rounded
+    assert mode.coverage.share(Verdict.ROUNDED) == 1
 
 
 @pytest.mark.parametrize("dtype", WIDE, ids=str)

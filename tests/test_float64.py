@@ -272,12 +272,17 @@ def test_integers_become_the_default_dtype():
 
 def test_a_coarse_operation_rounds_its_float64_result():
     x = randn(6, 6)
+    x = x + x.mT
+
+    def values():
+        return torch.linalg.eigvals(x).real.sort().values
+
     with ft.fuzzy("sr", seed=0) as mode:
-        y = torch.stack([torch.linalg.svdvals(x) for _ in range(20)])
+        y = torch.stack([values() for _ in range(20)])
     assert mode.coverage.share(Verdict.UNCOVERED) == 0
     assert mode.coverage.share(Verdict.COARSE) > 0
     assert (y.std(0) > 0).any()
-    torch.testing.assert_close(y, torch.linalg.svdvals(x).expand_as(y), rtol=1e-14, atol=0.0)
+    torch.testing.assert_close(y, values().expand_as(y), rtol=1e-14, atol=0.0)
 
 
 def network():

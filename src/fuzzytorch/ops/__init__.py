@@ -27,6 +27,7 @@ FAMILIES: Final = (
     "matrix_exp",
     "solve",
     "indefinite",
+    "spectral",
     "sparse",
     "sparse_reduce",
     "sparse_functions",
