@@ -26,12 +26,12 @@ from fuzzytorch.ops.dtypes import (
     Arithmetic,
     arithmetic,
     conversion,
-    converted,
     dtype_of_inexact,
     unusual,
     without_integers,
     working_dtype,
 )
+from fuzzytorch.ops.storing import converted
 from fuzzytorch.ops.variants import conflicts, direct, split, tangled, without_floats, write
 from fuzzytorch.records import Coverage
 from fuzzytorch.rounding import Rounding

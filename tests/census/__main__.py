@@ -3,6 +3,7 @@
 make census
 make census ARGS='--dtypes float32,bfloat16 --only nn.functional --samples 3'
 make census ARGS='--results census.jsonl --page docs/census.md'
+make census ARGS='--samples 2 --page docs/census.md'
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ def main() -> int:
         for entry in entries(tuple(chosen.dtypes.split(",")))
         if not words or any(word in entry.name for word in words)
     ]
-    complete = chosen.samples is None and wanted == entries()
-    if chosen.page and not complete:
-        print("the page is that of all samples: leave out what selects some.", file=sys.stderr)
+    every = wanted == entries()
+    if chosen.page and not every:
+        print("the page is that of all entries: leave out --dtypes and --only.", file=sys.stderr)
         return 2
     found: dict[str, Survey] = {}
     if chosen.results and chosen.results.exists():
@@ -70,11 +71,11 @@ def main() -> int:
     print(file=sys.stderr)
     results = [found[str(entry)] for entry in wanted]
     print(table(results), others(results), sep="\n\n")
-    wrong = list(complaints(results, complete))
+    wrong = list(complaints(results, every and chosen.samples is None))
     for sentence in wrong:
         print(sentence)
     if chosen.page:
-        chosen.page.write_text(page(results))
+        chosen.page.write_text(page(results, chosen.samples))
     return 1 if wrong else 0
 
 

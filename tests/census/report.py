@@ -19,9 +19,9 @@ LEAST: Final = 0.95
 _HEAD = """\
 # Census
 
-Every sample of PyTorch's own database of operations (torch {torch}) that runs on a CPU, forward
-and backward, functional, in place and with `out=`: {samples} samples. `make census` runs it; a
-choice of the samples is part of `make test`.
+{which} PyTorch's own database of operations (torch {torch}) that runs on a CPU, forward and
+backward, functional, in place and with `out=`: {samples} samples. {command}
+A choice of the samples is part of `make test`.
 
 * In `rn` results agree with stock torch within the tolerance of PyTorch's own tests, elements that
   are *reordered* within what another order of additions explains; dtypes, shapes, strides,
@@ -79,10 +79,20 @@ def others(surveys: Sequence[Survey]) -> str:
     return "\n".join(["| verdict | operation | dtypes | entries |", "|---|---|---|---|", *rows])
 
 
-def page(surveys: Sequence[Survey]) -> str:
-    """The page of the documentation."""
+def page(surveys: Sequence[Survey], wanted: int | None) -> str:
+    """The page of the documentation.
+
+    Args:
+        wanted: how many samples of each entry were run at most; ``None`` for all.
+    """
+    few = wanted is not None
     head = _HEAD.format(
-        torch=torch.__version__.partition("+")[0], samples=sum(s.samples for s in surveys)
+        torch=torch.__version__.partition("+")[0],
+        samples=sum(s.samples for s in surveys),
+        which=f"Up to {wanted} samples of each entry of" if few else "Every sample of",
+        command=f"`make census ARGS='--samples {wanted}'` runs them, `make census` all there are."
+        if few
+        else "`make census` runs it.",
     )
     title = "\n\n## Entries that are not rounded operation by operation\n\n"
     return head + table(surveys) + title + others(surveys) + "\n"

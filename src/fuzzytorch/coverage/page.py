@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fuzzytorch.coverage.known_gaps import GAPS
+from fuzzytorch.coverage.known_gaps import BEYOND, GAPS
 from fuzzytorch.lookup import resolve, table
 from fuzzytorch.ops import FAMILIES
 from fuzzytorch.table import Row, Verdict, dispatched
@@ -72,10 +72,14 @@ def aten_overloads() -> list[Any]:
 
 def _gaps() -> Iterator[str]:
     yield "## Known gaps\n"
-    yield "What PyTorch's own database of operations meets that runs unperturbed:\n"
-    yield "| operation | why |\n|---|---|"
-    for gap in GAPS:
-        yield f"| `{gap.operation.removeprefix('aten.')}` | {gap.why} |"
+    if GAPS:
+        yield "What PyTorch's own database of operations meets that runs unperturbed:\n"
+        yield "| operation | why |\n|---|---|"
+        yield from (f"| `{g.operation.removeprefix('aten.')}` | {g.why} |" for g in GAPS)
+    else:
+        yield "Of what PyTorch's own database of operations meets, nothing runs unperturbed."
+    yield "\nBeyond that database these run unperturbed, are counted and warned about by name:\n"
+    yield from (f"- {what}" for what in BEYOND)
     yield ""
 
 

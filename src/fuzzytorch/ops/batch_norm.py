@@ -23,6 +23,7 @@ from fuzzytorch.ops.channel_statistics import (
 )
 from fuzzytorch.ops.formula import Formula, fma
 from fuzzytorch.ops.pointwise import MUL
+from fuzzytorch.ops.variants import write
 from fuzzytorch.table import Row, Verdict
 
 FMA = Formula(lambda x, scale, shift: fma(x, scale, shift))
@@ -145,6 +146,19 @@ def batch_norm(
         if target is not None and value is not None and target is not value:
             target.copy_(value)
     return y, mean, invstd
+
+
+def into(
+    call: Call,
+    *operands: Any,
+    out: torch.Tensor,
+    save_mean: torch.Tensor,
+    save_invstd: torch.Tensor,
+) -> Triple:
+    """The overload that writes its results beside the running statistics."""
+    results = torch.ops.aten._native_batch_norm_legit.default(*operands)
+    write(call, results, (out, save_mean, save_invstd))
+    return out, save_mean, save_invstd
 
 
 def without_statistics(
@@ -306,6 +320,13 @@ def _backward_row(name: str, function: Any) -> Row:
 ROWS: tuple[Row, ...] = (
     _row("native_batch_norm.default", batch_norm),
     _row("_native_batch_norm_legit.default", batch_norm),
+    Row(
+        "aten._native_batch_norm_legit.out",
+        Verdict.LOWERED,
+        into,
+        "the overload that returns its results, which are copied",
+        any_dtype=True,
+    ),
     _row("_native_batch_norm_legit.no_stats", without_statistics),
     _row("_native_batch_norm_legit_no_training.default", without_training),
     _row("_native_batch_norm_legit_functional.default", functional),

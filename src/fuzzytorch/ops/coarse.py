@@ -10,14 +10,8 @@ import torch
 from torch.utils._pytree import tree_map
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.dtypes import (
-    NARROW,
-    is_dense,
-    real_parts,
-    result_dtypes,
-    stock_dtypes,
-    store,
-)
+from fuzzytorch.ops.dtypes import NARROW, is_dense, real_parts
+from fuzzytorch.ops.storing import result_dtypes, stock_dtypes, store
 from fuzzytorch.table import Row, Verdict
 
 

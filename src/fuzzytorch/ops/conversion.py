@@ -7,8 +7,9 @@ from typing import Any, Final
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.dtypes import NARROW, WORKING, store
+from fuzzytorch.ops.dtypes import NARROW, WORKING
 from fuzzytorch.ops.pointwise import ADD
+from fuzzytorch.ops.storing import store
 from fuzzytorch.table import Row, Verdict
 
 _LARGEST: Final = {

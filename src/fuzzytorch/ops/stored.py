@@ -17,8 +17,9 @@ from fuzzytorch.ops import complex as complex_
 from fuzzytorch.ops import reduction
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.complex_linear import by_parts
-from fuzzytorch.ops.dtypes import NARROW, store, tensors
+from fuzzytorch.ops.dtypes import NARROW, tensors
 from fuzzytorch.ops.pointwise import ADD, DIV, MUL
+from fuzzytorch.ops.storing import store
 from fuzzytorch.table import Row, Verdict
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.dtypes import holds_inexact, is_dense, store, tensors
+from fuzzytorch.ops.dtypes import holds_inexact, is_dense, tensors
+from fuzzytorch.ops.storing import store
 from fuzzytorch.table import Row, Variant, dispatched
 
 
