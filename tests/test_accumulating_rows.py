@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from accumulation_cases import Case, normal, rows_of
+from accumulation_calls import normal
+from accumulation_cases import Case, rows_of
 from accumulation_laws import (
     counts,
     equals_stock_in_nearest_rounding,

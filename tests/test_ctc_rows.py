@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from accumulation_cases import normal
+from accumulation_calls import normal
 from accumulation_laws import BACKEND
 
 from fuzzytorch.fuzzy import fuzzy

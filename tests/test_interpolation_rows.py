@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from accumulation_cases import normal, rows_of
+from accumulation_calls import normal
+from accumulation_cases import rows_of
 from accumulation_laws import (
     equals_stock_in_nearest_rounding,
     ignores_the_layout,

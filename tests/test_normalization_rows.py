@@ -6,7 +6,8 @@ import copy
 
 import pytest
 import torch
-from accumulation_cases import Case, normal
+from accumulation_calls import normal
+from accumulation_cases import Case
 from accumulation_laws import BACKEND, results
 
 from fuzzytorch.fuzzy import fuzzy
