@@ -102,6 +102,8 @@ REDUCTIONS: Final[Cases] = {
     "prod.default": [((A[:2],), {})],
     "prod.dim_int": [((A, 1), {}), ((A.mT, 1, True), {})],
     "cumprod.default": [((A, 1), {}), ((A.mT, 1), {})],
+    "logcumsumexp.default": [((A, 1), {}), ((A.mT, 0), {})],
+    "_logcumsumexp.default": [((A, 1), {})],
     "logsumexp.default": [((A, [0]), {}), ((A.mT, [0, 1], True), {})],
 }
 

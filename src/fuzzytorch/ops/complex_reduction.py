@@ -14,7 +14,7 @@ import torch
 from fuzzytorch.ops import reduction
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.complex import add, complex_operand, complex_row, mul, parts, sub
-from fuzzytorch.ops.complex_functions import evaluated
+from fuzzytorch.ops.complex_functions import evaluated, logaddexp
 from fuzzytorch.ops.complex_linear import by_parts
 from fuzzytorch.ops.dtypes import real_parts
 from fuzzytorch.ops.normalization import others, renorm_factor
@@ -136,6 +136,17 @@ def logsumexp(call: Call, x: torch.Tensor, dim: Any, keepdim: bool = False) -> t
     return y if keepdim or x.dim() == 0 else y.squeeze(dim or list(range(x.dim())))
 
 
+def logcumsumexp(call: Call, x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Totals that stock torch keeps in binary64 round once; those of complex128 every time."""
+    if call.dtype == torch.float32 or x.dim() == 0 or x.numel() == 0:
+        return evaluated(call, x.contiguous(), dim, function=torch.logcumsumexp)
+    first, *rest = x.unbind(dim)
+    running = [first]
+    for term in rest:
+        running.append(logaddexp(call, term, running[-1]))
+    return torch.stack(running, dim)
+
+
 _NORM: Final = "absolute values (euclidean: parts), sum and root"
 _SPREAD: Final = "both variances, their sum"
 
@@ -151,6 +162,11 @@ _ROUNDED: Final[tuple[tuple[str, Callable[..., Any], str], ...]] = (
     ("prod.default prod.dim_int", prod, "four products, a difference and a sum for each factor"),
     ("cumprod.default", cumprod, "four products, a difference and a sum for each factor"),
     ("logsumexp.default", logsumexp, "difference, exponential, sums, logarithm, sum"),
+    (
+        "logcumsumexp.default _logcumsumexp.default",
+        logcumsumexp,
+        "once, from totals in binary64 as in stock torch; for complex128 every sum",
+    ),
 )
 
 ROWS: tuple[Row, ...] = tuple(

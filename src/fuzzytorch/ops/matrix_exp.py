@@ -14,9 +14,11 @@ from typing import Final
 
 import torch
 
+from fuzzytorch.ops import complex_functions
 from fuzzytorch.ops.call import Call
+from fuzzytorch.ops.matrix_steps import components, copied, divide, product, rows
 from fuzzytorch.ops.pointwise import ADD, DIV
-from fuzzytorch.table import Row, Verdict
+from fuzzytorch.table import Row
 
 REACH: Final = {
     torch.float32: (
@@ -105,11 +107,25 @@ def _combined(
     call: Call, coefficients: Sequence[Sequence[float]], *terms: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     """Sums of multiples of matrices: one chain of fused multiply-adds for each row."""
-    rows = [[call.number(c) for c in row] for row in coefficients]
-    matrix = torch.tensor(rows, dtype=call.dtype)
+    numbers = [[call.number(c) for c in row] for row in coefficients]
+    matrix = torch.tensor(numbers, dtype=call.dtype)
     stacked = torch.stack(terms)
-    sums = call.gemm(matrix, stacked.view(len(terms), -1))
-    return sums.view(len(rows), *terms[0].shape).unbind()
+    shape = components(terms[0]).shape
+    sums = call.gemm(matrix, components(stacked).reshape(len(terms), -1))
+    sums = sums.view(len(numbers), *shape)
+    return (torch.view_as_complex(sums) if stacked.is_complex() else sums.squeeze(-1)).unbind()
+
+
+def _plus(call: Call, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if not a.is_complex():
+        return ADD(call, a, b)
+    return torch.view_as_complex(ADD(call, torch.view_as_real(a), torch.view_as_real(b)))
+
+
+def _divided(call: Call, a: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
+    quotient = copied(a)
+    divide(call, quotient, divisor)
+    return quotient
 
 
 def _identity(a: torch.Tensor) -> torch.Tensor:
@@ -117,45 +133,45 @@ def _identity(a: torch.Tensor) -> torch.Tensor:
 
 
 def _degree_1(call: Call, a: torch.Tensor) -> torch.Tensor:
-    return ADD(call, _identity(a), a)
+    return _plus(call, _identity(a), a)
 
 
 def _degree_2(call: Call, a: torch.Tensor) -> torch.Tensor:
-    half = DIV(call, call.gemm(a, a), 2.0)
-    return ADD(call, _degree_1(call, a), half)
+    half = _divided(call, product(call, a, a), a.real.new_tensor(2.0))
+    return _plus(call, _degree_1(call, a), half)
 
 
 def _degree_4(call: Call, a: torch.Tensor) -> torch.Tensor:
-    one, a2 = _identity(a), call.gemm(a, a)
+    one, a2 = _identity(a), product(call, a, a)
     (inner,) = _combined(call, [(1 / 2.0, 1 / 6.0, 1 / 24.0)], one, a, a2)
-    (y,) = _combined(call, [(1.0, 1.0, 0.0, 1.0)], one, a, a2, call.gemm(a2, inner))
+    (y,) = _combined(call, [(1.0, 1.0, 0.0, 1.0)], one, a, a2, product(call, a2, inner))
     return y
 
 
 def _degree_8(call: Call, a: torch.Tensor) -> torch.Tensor:
     first, left, right, last = DEGREE_8
-    one, a2 = _identity(a), call.gemm(a, a)
+    one, a2 = _identity(a), product(call, a, a)
     (inner,) = _combined(call, [first], a, a2)
-    a4 = call.gemm(a2, inner)
+    a4 = product(call, a2, inner)
     (factor,) = _combined(call, [left], a2, a4)
     (other,) = _combined(call, [right], one, a, a2, a4)
-    (y,) = _combined(call, [last], one, a, a2, a4, call.gemm(factor, other))
+    (y,) = _combined(call, [last], one, a, a2, a4, product(call, factor, other))
     return y
 
 
 def _degree_12(call: Call, a: torch.Tensor) -> torch.Tensor:
-    a2 = call.gemm(a, a)
-    b = _combined(call, DEGREE_12, _identity(a), a, a2, call.gemm(a, a2))
-    a6 = ADD(call, b[2], call.gemm(b[3], b[3]))
-    return ADD(call, b[0], call.gemm(ADD(call, b[1], a6), a6))
+    a2 = product(call, a, a)
+    b = _combined(call, DEGREE_12, _identity(a), a, a2, product(call, a, a2))
+    a6 = _plus(call, b[2], product(call, b[3], b[3]))
+    return _plus(call, b[0], product(call, _plus(call, b[1], a6), a6))
 
 
 def _degree_18(call: Call, a: torch.Tensor) -> torch.Tensor:
-    a2 = call.gemm(a, a)
-    a3 = call.gemm(a, a2)
-    b = _combined(call, DEGREE_18, _identity(a), a, a2, a3, call.gemm(a3, a3))
-    a9 = ADD(call, b[3], call.gemm(b[0], b[4]))
-    return ADD(call, b[1], call.gemm(ADD(call, b[2], a9), a9))
+    a2 = product(call, a, a)
+    a3 = product(call, a, a2)
+    b = _combined(call, DEGREE_18, _identity(a), a, a2, a3, product(call, a3, a3))
+    a9 = _plus(call, b[3], product(call, b[0], b[4]))
+    return _plus(call, b[1], product(call, _plus(call, b[2], a9), a9))
 
 
 _DEGREES: Final[tuple[Callable[[Call, torch.Tensor], torch.Tensor], ...]] = (
@@ -171,11 +187,11 @@ def _squared(call: Call, a: torch.Tensor, norm: torch.Tensor, reach: float) -> t
     """Degree 18 of a scaled matrix, squared as often as it was halved."""
     quotient = DIV(call, norm, reach)
     halvings = call.via_binary64(torch.log2, quotient).ceil().clamp(min=0).to(torch.int64)
-    y = _degree_18(call, DIV(call, a, torch.pow(2, halvings)[:, None, None]))
+    y = _degree_18(call, _divided(call, a, torch.pow(2, halvings)[:, None, None]))
     for step in range(int(halvings.max())):
         # Matrices that are done wait for the others.
-        rows = (halvings > step).nonzero().squeeze(1)
-        y[rows] = call.gemm(y[rows], y[rows])
+        left = (halvings > step).nonzero().squeeze(1)
+        y[left] = product(call, y[left], y[left])
     return y
 
 
@@ -186,29 +202,32 @@ def matrix_exp(call: Call, a: torch.Tensor) -> torch.Tensor:
     realisation to the next where the norm lies close to a limit.
     """
     if a.shape[-1] == 1 or a.numel() == 0:
-        return call.via_binary64(torch.exp, a.contiguous())
+        a = a.contiguous()
+        if a.is_complex():
+            return complex_functions.evaluated(call, a, function=torch.exp)
+        return call.via_binary64(torch.exp, a)
     batch = a.reshape(-1, *a.shape[-2:])
-    norm = call.reduce("sum", batch.abs(), [-2]).amax(-1)
+    sizes = (
+        complex_functions.evaluated(call, batch, function=torch.abs) if a.is_complex() else batch
+    )
+    norm = call.reduce("sum", sizes.abs(), [-2]).amax(-1)
     reach = torch.tensor([call.number(x) for x in REACH[call.dtype]], dtype=call.dtype)
     # Of the degrees below 18, the first one that reaches as far; NaN is beyond all.
     choice = torch.searchsorted(reach[:-1].contiguous(), norm)
-    out = torch.empty(batch.shape, dtype=call.dtype)
+    out = torch.empty(batch.shape, dtype=a.dtype)
     for i, degree in enumerate(_DEGREES):
-        rows = (choice == i).nonzero().squeeze(1)
-        if rows.numel():
-            out[rows] = degree(call, batch[rows])
-    rows = (choice == len(_DEGREES)).nonzero().squeeze(1)
-    if rows.numel():
-        out[rows] = _squared(call, batch[rows], norm[rows], REACH[call.dtype][-1])
+        chosen = (choice == i).nonzero().squeeze(1)
+        if chosen.numel():
+            out[chosen] = degree(call, batch[chosen])
+    chosen = (choice == len(_DEGREES)).nonzero().squeeze(1)
+    if chosen.numel():
+        out[chosen] = _squared(call, batch[chosen], norm[chosen], REACH[call.dtype][-1])
     return out.view(a.shape)
 
 
-ROWS: tuple[Row, ...] = (
-    Row(
-        "aten.linalg_matrix_exp.default",
-        Verdict.ROUNDED,
-        matrix_exp,
-        "the 1-norm, every product of matrices, the linear combinations of powers, the scaling; "
-        "of float16 and bfloat16 in float32, where stock torch misreads its own coefficients",
-    ),
+ROWS: tuple[Row, ...] = rows(
+    "linalg_matrix_exp",
+    matrix_exp,
+    "the 1-norm, every product of matrices, the linear combinations of powers, the scaling; "
+    "of float16 and bfloat16 in float32, where stock torch misreads its own coefficients",
 )
