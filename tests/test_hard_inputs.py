@@ -192,11 +192,14 @@ def test_a_conversion_of_another_layout_is_that_of_stock_torch_and_uncovered(lay
     assert mode.coverage.share(Verdict.UNCOVERED) == 1
 
 
+WITHOUT_ROWS = {"bsr": lambda x: x.to_sparse_bsr((2, 2)), "nested": LAYOUTS["nested"]}
+
+
 @pytest.mark.filterwarnings("ignore:.*(beta|prototype).*:UserWarning")
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", WITHOUT_ROWS)
 def test_an_operation_in_place_on_another_layout_is_that_of_stock_torch(layout):
     def compute():
-        x = LAYOUTS[layout](randn(4, 4).relu()).clone()
+        x = WITHOUT_ROWS[layout](randn(4, 4).relu()).clone()
         x.tanh_()
         return x.unbind() if x.is_nested else [x.to_dense()]
 

@@ -284,6 +284,17 @@ def test_gradients_are_those_of_stock_torch_and_every_operation_is_rounded(
     assert mode.coverage.share(Verdict.ROUNDED) == 1
 
 
+def test_pending_conjugates_of_dense_factors_are_read_as_such() -> None:
+    s = LAYOUTS["csr"](half(6, 6) * (0.375 - 1.25j))
+    b = torch.complex(normal(6, 6), normal(6, 6, seed=1)).mH
+    assert b.is_conj()
+    for product in (lambda: torch.mm(s, b), lambda: torch.mm(b, s)):
+        expected = product()
+        with ft.fuzzy("rn"):
+            y = product()
+        torch.testing.assert_close(y, expected)
+
+
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 def test_integers_stay_exact(layout: str) -> None:
     s, b = LAYOUTS[layout]((4 * half(7, 6)).round()), (4 * normal(6, 5)).round()

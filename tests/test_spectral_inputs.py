@@ -182,3 +182,13 @@ def test_larger_matrices_are_coarse(dtype: torch.dtype, monkeypatch: pytest.Monk
         with ft.fuzzy("sr", seed=0) as mode:
             linalg.svd(separated(5, 2, dtype), full_matrices=full)
         assert mode.coverage.share(verdict) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=str)
+def test_values_alone_are_written_into_a_given_tensor(dtype: torch.dtype) -> None:
+    a = torch.randn(3, 4, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    out = torch.empty(0, dtype=a.real.dtype)
+    with ft.fuzzy("rn"):
+        y = torch.linalg.svdvals(a, out=out)
+    assert y is out
+    torch.testing.assert_close(out, torch.linalg.svdvals(a))

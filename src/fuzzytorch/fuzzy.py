@@ -322,7 +322,7 @@ class fuzzy(dispatch.TorchDispatchMode):
             return self._lower(row.function, call, args, kwargs)
         if kind is Arithmetic.MIXED and not row.any_dtype:
             return converted(call, call.overload, row.function, args, kwargs)
-        if row.operands == "complex":
+        if row.operands != "real":
             with lazy_views():
                 return row.function(call, *args, **kwargs)
         return row.function(call, *args, **kwargs)

@@ -8,7 +8,6 @@ import torch
 
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.coarse import rounded_once
-from fuzzytorch.ops.complex import mm
 from fuzzytorch.ops.jacobi import (
     TIMES_PHASE,
     hermitian,
@@ -20,7 +19,7 @@ from fuzzytorch.ops.jacobi import (
     vectors,
 )
 from fuzzytorch.ops.layout import placed
-from fuzzytorch.ops.matrix_steps import batch_of
+from fuzzytorch.ops.matrix_steps import batch_of, product
 from fuzzytorch.ops.pointwise import DIV
 from fuzzytorch.table import Row, Verdict
 
@@ -75,7 +74,8 @@ def svd(
     stock = call.overload(a, full_matrices, compute_uv, driver=driver)
     if a.numel() == 0:
         return stock
-    if max(min(a.shape[-2:]), stock[0].shape[-1], stock[2].shape[-2]) > LARGEST:
+    found = (stock[0].shape[-1], stock[2].shape[-2]) if compute_uv else ()
+    if max((min(a.shape[-2:]), *found)) > LARGEST:
         return _coarse(call, stock, a, full_matrices, compute_uv, driver=driver)
     wide = a.shape[-2] < a.shape[-1]
     finite, columns = _finite(batch_of(a))
@@ -83,24 +83,20 @@ def svd(
     g, exponent = _scaled(vectors(columns.mT))
     q = orthonormal(call, g) if g.shape[3] >= TALL * g.shape[1] else None
     if q is not None:
-        g = vectors(_product(call, matrices(g), matrices(q).mH).tril())
+        g = vectors(product(call, matrices(g), matrices(q).mH).tril())
     values, g, v = one_sided(call, g, compute_uv)
     values, order = values.sort(dim=1, descending=True, stable=True)
     s = _result(_unscaled(values, exponent), stock[1], finite)
     if v is None:
         return stock[0], s, stock[2]
     if q is not None:
-        g = vectors(_product(call, matrices(g), matrices(q)))
+        g = vectors(product(call, matrices(g), matrices(q)))
     # Of a wide matrix the adjoint was decomposed.
     pair = [batch_of(stock[0]), batch_of(stock[2]).mH]
     left, right = (vectors(y.mT) for y in (reversed(pair) if wide else pair))
     u, v = _vectors(call, values, _taken(g, order), _taken(v, order), left, right)
     u, v = (matrices(y).mT for y in ((v, u) if wide else (u, v)))
     return _result(u, stock[0], finite), s, _result(v.mH, stock[2], finite)
-
-
-def _product(call: Call, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return mm(call, a, b) if a.is_complex() else call.gemm(a, b)
 
 
 def _vectors(
