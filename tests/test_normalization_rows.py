@@ -10,6 +10,7 @@ from accumulation_calls import normal
 from accumulation_cases import Case
 from accumulation_laws import BACKEND, results
 
+import fuzzytorch as ft
 from fuzzytorch.fuzzy import fuzzy
 from fuzzytorch.table import overload_named
 
@@ -42,3 +43,29 @@ def test_statistics_of_narrow_inputs_have_the_dtypes_and_updates_of_stock_torch(
         with fuzzy("rn", backend=BACKEND):
             torch.ops.aten.native_batch_norm(*args)
         torch.testing.assert_close(running, stock[3:5])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mode", ["sr", "ud"])
+def test_rows_of_an_embedding_are_rounded_only_where_they_are_shrunk(
+    mode: str, dtype: torch.dtype
+) -> None:
+    weight = torch.cat([normal(2, 9) / 100, normal(2, 9) * 100]).to(dtype)
+    indices = torch.tensor([0, 2, 2])
+
+    def shrunk() -> torch.Tensor:
+        copy = weight.clone()
+        torch.nn.functional.embedding(indices, copy, max_norm=1.5)
+        return copy
+
+    stock = shrunk()
+    samples = []
+    for seed in range(16):
+        with ft.fuzzy(mode, seed=seed):
+            samples.append(shrunk())
+    for untouched in (0, 1, 3):
+        assert all(torch.equal(y[untouched], weight[untouched]) for y in samples)
+    assert bool((torch.stack(samples)[:, 2].double().std(0) > 0).any())
+    # The norm, the factor and the product move by a unit or two each.
+    bound = 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(samples[0], stock, rtol=bound, atol=0)

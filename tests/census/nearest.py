@@ -119,8 +119,16 @@ def _law(
             if i < len(bounds) and bounds[i][0].shape == b.shape:
                 exact, bound = bounds[i]
                 wrong &= beyond(a, b, bound, entry) & beyond(a, exact, None, entry)
+                if error(a, exact) <= 2 * error(b, exact):
+                    # Where much cancels, both are wrong, and ours is as near as stock torch.
+                    continue
             if wrong.any():
                 yield f"result {i}: {_worst(a, b, wrong)}"
+
+
+def error(x: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest error of an element; NaN compares as false."""
+    return float((exactly(x) - exact).abs().max()) if x.numel() else 0.0
 
 
 def _bounds(

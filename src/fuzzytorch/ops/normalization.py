@@ -224,6 +224,21 @@ def renorm(call: Call, x: torch.Tensor, p: float, dim: int, maxnorm: float) -> t
     return MUL(call, x, factor, out=out)
 
 
+def embedding_renorm(
+    call: Call, weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float
+) -> torch.Tensor:
+    """Shrinks the rows that are named and too long; the others are not touched."""
+    rows = indices.unique()
+    norms = torch.linalg.vector_norm(weight[rows], norm_type, dim=1)
+    large = norms > max_norm
+    rows = rows[large]
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    # Stock torch divides in binary64 whatever the dtype.
+    factors = (max_norm / (norms[large].double() + 1e-7)).to(wide)
+    shrunk = weight[rows].to(wide) * factors.unsqueeze(1)
+    return weight.index_copy(0, rows, shrunk.to(weight.dtype))
+
+
 def _row(name: str, function: Any, why: str) -> Row:
     return Row(f"aten.{name}", Verdict.ROUNDED, function, why)
 
@@ -260,6 +275,13 @@ ROWS: tuple[Row, ...] = (
         "_weight_norm_interface_backward.default",
         weight_norm_backward,
         "the fused sums, three quotients, products and difference",
+    ),
+    Row(
+        "aten.embedding_renorm.default",
+        Verdict.LOWERED,
+        embedding_renorm,
+        "the norms of the rows that are named, quotients, products, as in stock torch",
+        any_dtype=True,
     ),
     _row("renorm.default", renorm, "the norms, sum and quotient of the factor, the product"),
 )
