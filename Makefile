@@ -17,7 +17,7 @@ help:
 	@echo "make venv      create .venv with torch and the package, kernels compiled"
 	@echo "make demo      train the MNIST network, sample it under sr and ud"
 	@echo "make test      run the test suite"
-	@echo "make census    run PyTorch's whole database of operations (hours); --page writes docs/census.md"
+	@echo "make census    hold PyTorch's own database of operations to the laws (half an hour)"
 	@echo "make battery   run the long statistical tests of the random bits"
 	@echo "make bench     times, memory and accuracy against stock torch"
 	@echo "make models    regenerate docs/models.md: coverage and slowdown of whole models"
