@@ -25,8 +25,8 @@ GAPS: Final[tuple[KnownGap, ...]] = ()
 BEYOND: Final = (
     "operations of extensions (`torch.library`): a mode can be given rows for them",
     "quantized tensors, and what is computed in the layout of oneDNN (`to_mkldnn`)",
-    "sparse tensors in blocks (BSR, BSC); `hspmm`, `sspaddmm`, products along CSR rows; conversions "
-    "of sparse and nested tensors to narrower dtypes",
+    "sparse tensors in blocks (BSR, BSC); `hspmm`, `sspaddmm`, products along CSR rows",
+    "conversions of sparse and nested tensors to narrower dtypes",
     "arithmetic on float8 and complex32 tensors, of which stock torch has a few operations",
     "tensors on other devices than the CPU",
 )
