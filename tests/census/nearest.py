@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 import fuzzytorch as ft
 from census.calls import WIDE, Outcome, call, copied
 from census.entries import GAUGED, UNDEFINED, Entry
+from census.exceptions import WITHOUT_BINARY64
 from census.tolerance import beyond, exactly, sensitivity
 from fuzzytorch.records import Coverage
 
@@ -121,8 +122,7 @@ def _law(
                 wrong &= beyond(a, b, bound, entry) & beyond(a, exact, None, entry)
                 if as_near(a, b, exact):
                     continue
-            elif b.dtype.is_floating_point or b.dtype.is_complex:
-                # Some options exclude binary64.  Either result is stored, which costs a unit.
+            elif entry.name in WITHOUT_BINARY64:
                 unit = torch.finfo(b.dtype).eps * exactly(b).abs().max()
                 wrong &= beyond(a, b, 2 * unit, entry)
             if wrong.any():
@@ -132,13 +132,12 @@ def _law(
 def as_near(a: torch.Tensor, b: torch.Tensor, exact: torch.Tensor) -> bool:
     """Whether ``a`` is as near the exact result as ``b``: by the largest error of an element.
 
-    Where much cancels both are wrong.  Either is stored, which costs a unit of the largest
-    element.
+    Where much cancels both are wrong.
     """
     if not (a.dtype.is_floating_point or a.dtype.is_complex) or a.numel() == 0:
         return False
     ours, stock = (float((exactly(x) - exact).abs().max()) for x in (a, b))
-    return ours <= 2 * stock + torch.finfo(a.dtype).eps * float(exact.abs().max())
+    return ours <= 2 * stock
 
 
 def _bounds(

@@ -211,12 +211,9 @@ def _compared(
         moved = unit.max() if normwise(entry.name) else unit
         allowed = allowed + 2 * torch.maximum(moved, reach)
     if dtype not in WIDE:
-        # The exact result is not known better than one realisation is, in another order,
-        # which moves an element as far as any of its neighbours: what is exact for one by
-        # luck, such as a coordinate, is not in the order of stock torch.
-        allowed = (
-            allowed + _QUANTILE[ELEMENT] * deviation + 2 * torch.maximum(unit.max(), reach.max())
-        )
+        # The exact result is not known better than one realisation is, in another order
+        # of additions, which moves an element as its largest neighbours are rounded.
+        allowed = allowed + _QUANTILE[ELEMENT] * deviation + 2 * reach.clamp(min=unit.max())
     pool.compared += truth.numel()
     bound = _QUANTILE[ELEMENT] * deviation / math.sqrt(REPLICAS) + _STILL[ELEMENT] * reach + allowed
     wrong = mean.abs() > bound
