@@ -170,8 +170,9 @@ PRISM_INLINE void accumulate_step(const P& policy, const Key& key, const typenam
 
 // R rows by 16 columns over the blocks of one chunk of k.
 template <class P, int R>
-void multiply_rows(const P& policy, const Key& key, const Multiply<typename P::Elem>& m,
-                   std::int64_t first_row) {
+__attribute__((noinline)) void multiply_rows(const P& policy, const Key& key,
+                                             const Multiply<typename P::Elem>& m,
+                                             std::int64_t first_row) {
   using Wide = typename P::Wide;
   using Packed = typename P::Packed;
   // Packs lie as far apart as if their elements were doubles, whatever the policy packs.
@@ -229,34 +230,29 @@ void multiply_rows(const P& policy, const Key& key, const Multiply<typename P::E
   }
 }
 
+// Rows that advance together: enough to hide the latency of a step, as many as registers allow.
 #if defined(__AVX512F__)
 constexpr int kRowsAtOnce = 8;
+#elif defined(__AVX2__)
+constexpr int kRowsAtOnce = 4;
 #else
 constexpr int kRowsAtOnce = 2;
 #endif
+
+template <class P, int R>
+void multiply_all(const P& policy, const Key& key, const Multiply<typename P::Elem>& m,
+                  std::int64_t row) {
+  for (; row + R <= m.rows; row += R) multiply_rows<P, R>(policy, key, m, row);
+  if constexpr (R > 1) multiply_all<P, R / 2>(policy, key, m, row);
+}
 
 template <class T>
 void multiply(const Rounding& rounding, const Block& key_block, const Multiply<T>& m) {
   const Key key(key_block);
   with_policy<T>(rounding, [&](auto policy) {
     using P = decltype(policy);
-    std::int64_t row = 0;
-    for (; row + kRowsAtOnce <= m.rows; row += kRowsAtOnce) {
-      multiply_rows<P, kRowsAtOnce>(policy, key, m, row);
-    }
-    if constexpr (kRowsAtOnce > 4) {
-      if (row + 4 <= m.rows) {
-        multiply_rows<P, 4>(policy, key, m, row);
-        row += 4;
-      }
-    }
-    if constexpr (kRowsAtOnce > 2) {
-      if (row + 2 <= m.rows) {
-        multiply_rows<P, 2>(policy, key, m, row);
-        row += 2;
-      }
-    }
-    if (row < m.rows) multiply_rows<P, 1>(policy, key, m, row);
+    const typename P::Control control;
+    multiply_all<P, kRowsAtOnce>(policy, key, m, 0);
   });
 }
 

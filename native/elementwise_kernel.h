@@ -29,9 +29,10 @@ PRISM_INLINE void for_each_vector(const P& policy, const Key& key, std::uint64_t
 
 // Scratch registers hold whole vectors, so that a tail needs no care but at the end.
 template <class P, Op op>
-void run_rounded(const P& policy, const Key& key, const ElementwiseTile<typename P::Elem>& t,
-                 int index, const typename P::Elem* a, const typename P::Elem* b,
-                 const typename P::Elem* c, typename P::Elem* out) {
+__attribute__((noinline)) void run_rounded(const P& policy, const Key& key,
+                                           const ElementwiseTile<typename P::Elem>& t, int index,
+                                           const typename P::Elem* a, const typename P::Elem* b,
+                                           const typename P::Elem* c, typename P::Elem* out) {
   for_each_vector(policy, key, t.row, index, 0, t.count, [&](std::int64_t i, auto d) {
     const auto wa = P::load(a + i);
     const auto wb = op == Op::sqrt ? wa : P::load(b + i);
@@ -41,8 +42,9 @@ void run_rounded(const P& policy, const Key& key, const ElementwiseTile<typename
 }
 
 template <class P>
-void run_round(const P& policy, const Key& key, const ElementwiseTile<typename P::Elem>& t,
-               int index, const double* a, typename P::Elem* out) {
+__attribute__((noinline)) void run_round(const P& policy, const Key& key,
+                                         const ElementwiseTile<typename P::Elem>& t, int index,
+                                         const double* a, typename P::Elem* out) {
   for_each_vector(policy, key, t.row, index, 0, t.count, [&](std::int64_t i, auto d) {
     P::store(out + i, policy.round_wide(load(a + i), d));
   });
@@ -85,6 +87,7 @@ void run_instruction(const P& policy, const Key& key, const ElementwiseTile<type
   const T* a = static_cast<const T*>(registers[i.a]);
   const T* b = static_cast<const T*>(registers[i.b]);
   const T* c = static_cast<const T*>(registers[i.c]);
+  const typename P::Control control;
   switch (i.op) {
     case Op::add:
       return run_rounded<P, Op::add>(policy, key, t, index, a, b, c, out);
@@ -126,41 +129,48 @@ void elementwise(const Rounding& rounding, const Block& key_block, const Element
   });
 }
 
+template <class P>
+__attribute__((noinline)) void accumulate_rows(const P& policy, const Key& key,
+                                               const Accumulate<typename P::Elem>& p) {
+  using T = typename P::Elem;
+  const std::int64_t end = p.first + p.count;
+  for (std::int64_t tile = p.first / kTile; tile * kTile < end; ++tile) {
+    const std::int64_t base = tile * kTile;
+    const std::int64_t first = p.first > base ? p.first - base : 0;
+    const std::int64_t last = end - base < kTile ? end - base : kTile;
+    for_each_vector(policy, key, tile, 0, first, last, [&](std::int64_t at, auto d) {
+      const std::int64_t from = at > first ? at : first;
+      const std::int64_t to = at + kGroup < last ? at + kGroup : last;
+      // Elements of one destination row are distinct; a row boundary starts a new
+      // addition, which may meet the same destination again.
+      for (std::int64_t i = from; i < to;) {
+        const std::int64_t row = (base + i) / p.inner, column = (base + i) % p.inner;
+        std::int64_t run = p.inner - column < to - i ? p.inner - column : to - i;
+        const std::int64_t target = p.index[row];
+        if (target >= p.keep_begin && target < p.keep_end) {
+          T a[kGroup] = {}, b[kGroup] = {};
+          T* out = p.out + target * p.inner + column;
+          const std::int64_t lane = i - at;
+          for (std::int64_t j = 0; j < run; ++j) {
+            a[lane + j] = out[j];
+            b[lane + j] = p.source[base + i + j];
+          }
+          const auto wa = P::load(a);
+          P::store(a, policy.template apply<Op::add, true>(wa, P::load(b), wa, d));
+          for (std::int64_t j = 0; j < run; ++j) out[j] = a[lane + j];
+        }
+        i += run;
+      }
+    });
+  }
+}
+
 template <class T>
 void accumulate(const Rounding& rounding, const Block& key_block, const Accumulate<T>& p) {
   const Key key(key_block);
   with_policy<T>(rounding, [&](auto policy) {
-    using P = decltype(policy);
-    const std::int64_t end = p.first + p.count;
-    for (std::int64_t tile = p.first / kTile; tile * kTile < end; ++tile) {
-      const std::int64_t base = tile * kTile;
-      const std::int64_t first = p.first > base ? p.first - base : 0;
-      const std::int64_t last = end - base < kTile ? end - base : kTile;
-      for_each_vector(policy, key, tile, 0, first, last, [&](std::int64_t at, auto d) {
-        const std::int64_t from = at > first ? at : first;
-        const std::int64_t to = at + kGroup < last ? at + kGroup : last;
-        // Elements of one destination row are distinct; a row boundary starts a new
-        // addition, which may meet the same destination again.
-        for (std::int64_t i = from; i < to;) {
-          const std::int64_t row = (base + i) / p.inner, column = (base + i) % p.inner;
-          std::int64_t run = p.inner - column < to - i ? p.inner - column : to - i;
-          const std::int64_t target = p.index[row];
-          if (target >= p.keep_begin && target < p.keep_end) {
-            T a[kGroup] = {}, b[kGroup] = {};
-            T* out = p.out + target * p.inner + column;
-            const std::int64_t lane = i - at;
-            for (std::int64_t j = 0; j < run; ++j) {
-              a[lane + j] = out[j];
-              b[lane + j] = p.source[base + i + j];
-            }
-            const auto wa = P::load(a);
-            P::store(a, policy.template apply<Op::add, true>(wa, P::load(b), wa, d));
-            for (std::int64_t j = 0; j < run; ++j) out[j] = a[lane + j];
-          }
-          i += run;
-        }
-      });
-    }
+    const typename decltype(policy)::Control control;
+    accumulate_rows(policy, key, p);
   });
 }
 

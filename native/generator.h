@@ -51,7 +51,7 @@ struct Key {
 };
 
 struct Generator {
-  __m128i s[4];
+  alignas(32) __m128i s[4];
 
   Generator() = default;
   PRISM_INLINE Generator(const Key& key, std::uint64_t row, std::uint64_t block,
@@ -75,6 +75,8 @@ struct Generator {
     }
     return r;
   }
+  // Blocks 2i and 2i + 1.
+  PRISM_INLINE __m256i pair(int i) const { return *(const __m256i*)(s + 2 * i); }
   PRISM_INLINE void words(std::uint32_t* out) const {
     PRISM_UNROLL for (int b = 0; b < 4; ++b) _mm_storeu_si128((__m128i*)(out + 4 * b), s[b]);
   }

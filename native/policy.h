@@ -1,16 +1,18 @@
 // Policies: one way each of rounding sixteen lanes, chosen once per kernel call.
 //
 //   Sr32      sr to binary32: binary64 lanes, add 29 random bits, truncate
-//   Rn32      rn to binary32 on the machine's own arithmetic
+//   Plain32   rn, and up, down and zero under the machine's own control of rounding
 //   Ud32      the machine's nearest result, then one integer step up or down
-//   Cestac32  the machine's directed rounding, per lane (AVX-512)
+//   Cestac32  the machine's directed rounding, per lane
 //   Generic   everything else
 //
 // A policy names its working registers (Wide), the type of packed operands
 // (Packed) and the draw of one step (Draw).  `apply<op, ranged>` rounds one
-// operation; `round_wide` rounds a binary64 input.
+// operation; `round_wide` rounds a binary64 input.  While a policy computes, a
+// `typename P::Control` must be alive, which sets how the machine rounds.
 #pragma once
 
+#include "control.h"
 #include "generator.h"
 #include "generic.h"
 
@@ -22,6 +24,7 @@ struct Sr32 {
   using Wide = D16;
   using Packed = double;
   using Draw = L16;
+  using Control = ToNearest;
   explicit Sr32(const Rounding& r) : rounding(r) {}
   const Rounding& rounding;
 
@@ -72,11 +75,12 @@ struct Sr32 {
   }
 };
 
-template <class Derived>
+template <class C>
 struct Native32 {
   using Elem = float;
   using Wide = F16;
   using Packed = float;
+  using Control = C;
   PRISM_INLINE static Wide load(const float* p) { return PRISM_ISA::load(p); }
   PRISM_INLINE static void store(float* p, Wide x) { PRISM_ISA::store(p, x); }
 };
@@ -91,9 +95,11 @@ PRISM_INLINE F16 nearest(F16 a, F16 b, F16 c) {
   if constexpr (op == Op::fma) return fma(a, b, c);
 }
 
-struct Rn32 : Native32<Rn32> {
+template <class C>
+struct Plain32 : Native32<C> {
+  using typename Native32<C>::Wide;
   struct Draw {};
-  explicit Rn32(const Rounding&) {}
+  explicit Plain32(const Rounding&) {}
   PRISM_INLINE static bool advances(int) { return false; }
   PRISM_INLINE static Draw draw(const Generator&, int) { return {}; }
   template <Op op, bool ranged>
@@ -108,50 +114,59 @@ typedef __mmask16 BitDraw;
 PRISM_INLINE BitDraw bit_draw(const Generator& g, int step) {
   return _mm512_test_epi32_mask(g.s, _mm512_set1_epi32(1 << (step & 31)));
 }
+// Which classes of numbers VFIXUPIMM takes back from its source: quiet and signalling NaN,
+// zero, and both infinities.
+constexpr int kFixed = 0x00110111;
 // Zero, Inf and NaN stay; any other number moves one step, up where the draw is set.
 PRISM_INLINE F16 step_up_or_down(F16 x, BitDraw up) {
-  const __m512i one = _mm512_set1_epi32(1);
-  const __mmask16 fixed = _mm512_fpclass_ps_mask((__m512)x.v[0], 0x9F);
-  const __m512i bits = _mm512_castps_si512((__m512)x.v[0]);
-  const __m512i delta = _mm512_mask_blend_epi32(up, _mm512_set1_epi32(-1), one);
+  const __m512 value = (__m512)x.v[0];
+  const __m512i delta = _mm512_mask_blend_epi32(up, _mm512_set1_epi32(-1), _mm512_set1_epi32(1));
+  const __m512i moved = _mm512_add_epi32(_mm512_castps_si512(value), delta);
   F16 r;
-  r.v[0] = (vf)_mm512_castsi512_ps(_mm512_mask_add_epi32(bits, _knot_mask16(fixed), bits, delta));
+  r.v[0] = (vf)_mm512_fixupimm_ps(_mm512_castsi512_ps(moved), value, _mm512_set1_epi32(kFixed), 0);
   return r;
 }
 #else
 struct BitDraw {
-  vi up[kF];  // all ones where the bit is set
+  vi word[kF];  // the sign is the draw
 };
 PRISM_INLINE BitDraw bit_draw(const Generator& g, int step) {
   BitDraw d;
 #if defined(__AVX2__)
   const __m128i shift = _mm_cvtsi32_si128(31 - (step & 31));
-  PRISM_UNROLL for (int i = 0; i < 2; ++i) {
-    const __m256i w = _mm256_set_m128i(g.s[2 * i + 1], g.s[2 * i]);
-    d.up[i] = (vi)_mm256_srai_epi32(_mm256_sll_epi32(w, shift), 31);
-  }
+  PRISM_UNROLL for (int i = 0; i < 2; ++i) d.word[i] = (vi)_mm256_sll_epi32(g.pair(i), shift);
 #else
   std::uint32_t w[kLanes];
   g.words(w);
   PRISM_UNROLL for (int i = 0; i < kF; ++i) {
     vi words;
     __builtin_memcpy(&words, w + i * kFloats, sizeof words);
-    d.up[i] = (words << (31 - (step & 31))) >> 31;
+    d.word[i] = words << (31 - (step & 31));
   }
 #endif
   return d;
 }
 PRISM_INLINE F16 step_up_or_down(F16 x, const BitDraw& d) {
   PRISM_UNROLL for (int i = 0; i < kF; ++i) {
-    const vi bits = (vi)x.v[i], below = (bits & 0x7FFFFFFF) - 1;
-    const vi moves = (below > -1) & (below < 0x7F7FFFFF);
-    x.v[i] = (vf)(bits + ((~d.up[i] | 1) & moves));
+    const vi bits = (vi)x.v[i];
+    // Twice a number differs from it, but for zero, Inf and NaN.
+#if defined(__AVX2__)
+    const __m256 value = (__m256)x.v[i];
+    const __m256 moves = _mm256_cmp_ps(value, _mm256_add_ps(value, value), _CMP_NEQ_OQ);
+    // -1 where it moves, negated where the sign of the (then nonzero) word is set.
+    const __m256i word = _mm256_or_si256((__m256i)d.word[i], _mm256_set1_epi32(1));
+    x.v[i] = (vf)(bits + (vi)_mm256_sign_epi32(_mm256_castps_si256(moves), word));
+#else
+    const vf twice = x.v[i] + x.v[i];
+    const vi moves = (x.v[i] < twice) | (x.v[i] > twice);
+    x.v[i] = (vf)(bits + ((~(d.word[i] >> 31) | 1) & moves));
+#endif
   }
   return x;
 }
 #endif
 
-struct Ud32 : Native32<Ud32> {
+struct Ud32 : Native32<ToNearest> {
   using Draw = BitDraw;
   explicit Ud32(const Rounding&) {}
   PRISM_INLINE static bool advances(int step) { return (step & 31) == 31; }
@@ -164,7 +179,7 @@ struct Ud32 : Native32<Ud32> {
 };
 
 #if defined(__AVX512F__)
-struct Cestac32 : Native32<Cestac32> {
+struct Cestac32 : Native32<ToNearest> {
   using Draw = BitDraw;
   explicit Cestac32(const Rounding&) {}
   PRISM_INLINE static bool advances(int step) { return (step & 31) == 31; }
@@ -208,6 +223,49 @@ struct Cestac32 : Native32<Cestac32> {
     return out;
   }
 };
+#elif defined(__AVX2__)
+// While the machine rounds down, -(-x) is x rounded up: the draw is the sign that is lent to an
+// operation and taken back from its result.
+struct Cestac32 : Native32<Downward> {
+  using Draw = BitDraw;
+  explicit Cestac32(const Rounding&) {}
+  PRISM_INLINE static bool advances(int step) { return (step & 31) == 31; }
+  PRISM_INLINE static Draw draw(const Generator& g, int step) {
+    Draw d = bit_draw(g, step);
+    PRISM_UNROLL for (int i = 0; i < kF; ++i) d.word[i] &= (vi){} + (1 << 31);
+    return d;
+  }
+  PRISM_INLINE static F16 flip(F16 x, const Draw& d) {
+    PRISM_UNROLL for (int i = 0; i < kF; ++i) x.v[i] = (vf)((vi)x.v[i] ^ d.word[i]);
+    return x;
+  }
+  template <Op op, bool ranged>
+  PRISM_INLINE Wide apply(Wide a, Wide b, Wide c, const Draw& up) const {
+    if constexpr (op == Op::add) return flip(add(flip(a, up), flip(b, up)), up);
+    if constexpr (op == Op::sub) return flip(sub(flip(a, up), flip(b, up)), up);
+    if constexpr (op == Op::mul) return flip(mul(flip(a, up), b), up);
+    if constexpr (op == Op::div) return flip(div(flip(a, up), b), up);
+    if constexpr (op == Op::fma) return flip(fma(flip(a, up), b, flip(c, up)), up);
+    if constexpr (op == Op::sqrt) {
+      // A root has no sign to lend: the next number where its square falls short.
+      F16 r = PRISM_ISA::sqrt(a);
+      PRISM_UNROLL for (int i = 0; i < kF; ++i) {
+        const __m256 root = (__m256)r.v[i];
+        const vi short_of = (vi)(_mm256_fmsub_ps(root, root, (__m256)a.v[i]) < 0);
+        r.v[i] = (vf)((vi)root - (short_of & (up.word[i] >> 31)));
+      }
+      return r;
+    }
+  }
+  PRISM_INLINE Wide round_wide(D16 s, const Draw& up) const {
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+      const __m128i half = _mm256_extracti128_si256((__m256i)up.word[i / 2], 1);
+      const __m128i words = i % 2 ? half : _mm256_castsi256_si128((__m256i)up.word[i / 2]);
+      s.v[i] = (vd)((vl)s.v[i] ^ (vl)_mm256_slli_epi64(_mm256_cvtepu32_epi64(words), 32));
+    }
+    return flip(narrow(s), up);
+  }
+};
 #endif
 
 template <class T>
@@ -216,6 +274,7 @@ struct Generic {
   using Wide = D16;
   using Packed = double;
   using Draw = Draws;
+  using Control = ToNearest;
   explicit Generic(const Rounding& r)
       : rounding(r),
         uniform(r.uniform()),

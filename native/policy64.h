@@ -1,10 +1,10 @@
 // Policies for binary64 tensors, which have no wider type to compute in.
 //
-//   Rn64        the machine's own arithmetic
+//   Plain64     the machine's own arithmetic: rn (Controlled64: up, down and zero as well)
 //   Ud64        its nearest result, then one integer step up or down
 //   Sr64        the nearest result and its error, exactly: one step toward the exact
 //               result with probability error / step
-//   Cestac64    the machine's directed rounding, per lane (AVX-512)
+//   Cestac64    the machine's directed rounding, per lane
 //   Directed64  the nearest result, one step up or down where the error says so
 //   Generic     narrower formats
 #pragma once
@@ -56,16 +56,12 @@ PRISM_INLINE Split split(D16 a, D16 b, D16 c) {
     return {q, div(fused(negate(q), q, a), add(q, q))};
   }
   if constexpr (op == Op::fma) {
-    const D16 p = mul(a, b);
+    // The nearest result s is near t + t', the sum of p and c; s - t is exact, as t is zero or
+    // at least as large as what both roundings lose (Boldo and Muller 2011).
+    const D16 s = fused(a, b, c), p = mul(a, b);
     const Split t = two_sum(p, c);
     const D16 lacking = add(fused(a, b, negate(p)), t.e);
-    Split r = two_sum(t.s, lacking);
-    // Inf stays, beside which the errors are NaN, and -0, which a sum with +0 would not keep.
-    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
-      const vl moves = (lacking.v[i] < 0) | (lacking.v[i] > 0);
-      r.s.v[i] = (vd)(((vl)r.s.v[i] & moves) | ((vl)t.s.v[i] & ~moves));
-    }
-    return r;
+    return {s, sub(lacking, sub(s, t.s))};
   }
 }
 
@@ -78,7 +74,7 @@ PRISM_INLINE vl step_toward(vd x, vd e) { return (((vl)x ^ (vl)e) >> 63) | 1; }
 PRISM_INLINE L16 bit_lanes(const Generator& g, int step) {
   L16 r;
 #if defined(__AVX512F__)
-  const __mmask16 m = _mm512_test_epi32_mask(g.s, _mm512_set1_epi32(1 << (step & 31)));
+  const __mmask16 m = bit_draw(g, step);
   r.v[0] = (vl)_mm512_movm_epi64((__mmask8)m);
   r.v[1] = (vl)_mm512_movm_epi64((__mmask8)(m >> 8));
 #elif defined(__AVX2__)
@@ -111,17 +107,21 @@ PRISM_INLINE D16 step_up_or_down(D16 x, L16 up) {
 // its last bits tell nothing about the rest, unless they are zero as in an exact result.
 PRISM_INLINE vl looks_exact(vd x) { return ((vl)x & 0xFFFFFF) == 0; }
 
-struct Double64 {
+template <class C>
+struct Native64 {
   using Elem = double;
   using Wide = D16;
   using Packed = double;
+  using Control = C;
   PRISM_INLINE static Wide load(const double* p) { return PRISM_ISA::load(p); }
   PRISM_INLINE static void store(double* p, Wide x) { PRISM_ISA::store(p, x); }
 };
 
-struct Rn64 : Double64 {
+template <class C>
+struct Plain64 : Native64<C> {
+  using typename Native64<C>::Wide;
   struct Draw {};
-  explicit Rn64(const Rounding&) {}
+  explicit Plain64(const Rounding&) {}
   PRISM_INLINE static bool advances(int) { return false; }
   PRISM_INLINE static Draw draw(const Generator&, int) { return {}; }
   template <Op op, bool>
@@ -131,19 +131,48 @@ struct Rn64 : Double64 {
   PRISM_INLINE Wide round_wide(D16 s, Draw) const { return s; }
 };
 
-struct Ud64 : Double64 {
-  using Draw = L16;
+struct Ud64 : Native64<ToNearest> {
   explicit Ud64(const Rounding&) {}
   PRISM_INLINE static bool advances(int step) { return (step & 31) == 31; }
+#if defined(__AVX512F__)
+  using Draw = BitDraw;
+  PRISM_INLINE static Draw draw(const Generator& g, int step) { return bit_draw(g, step); }
+  PRISM_INLINE static D16 step(D16 x, BitDraw up) {
+    PRISM_UNROLL for (int i = 0; i < 2; ++i) {
+      const __m512d value = (__m512d)x.v[i];
+      const __m512i delta = _mm512_mask_blend_epi64((__mmask8)(up >> (8 * i)),
+                                                    _mm512_set1_epi64(-1), _mm512_set1_epi64(1));
+      const __m512i moved = _mm512_add_epi64(_mm512_castpd_si512(value), delta);
+      x.v[i] =
+          (vd)_mm512_fixupimm_pd(_mm512_castsi512_pd(moved), value, _mm512_set1_epi64(kFixed), 0);
+    }
+    return x;
+  }
+#else
+  using Draw = L16;
   PRISM_INLINE static Draw draw(const Generator& g, int step) { return bit_lanes(g, step); }
+  PRISM_INLINE static D16 step(D16 x, const Draw& up) {
+#if defined(__AVX2__)
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+      // Twice a number differs from it, but for zero, Inf and NaN.
+      const __m256d value = (__m256d)x.v[i];
+      const __m256d moves = _mm256_cmp_pd(value, _mm256_add_pd(value, value), _CMP_NEQ_OQ);
+      x.v[i] = (vd)((vl)value + ((~up.v[i] | 1) & (vl)moves));
+    }
+    return x;
+#else
+    return step_up_or_down(x, up);
+#endif
+  }
+#endif
   template <Op op, bool>
   PRISM_INLINE Wide apply(Wide a, Wide b, Wide c, const Draw& d) const {
-    return step_up_or_down(nearest<op>(a, b, c), d);
+    return step(nearest<op>(a, b, c), d);
   }
-  PRISM_INLINE Wide round_wide(D16 s, const Draw& d) const { return step_up_or_down(s, d); }
+  PRISM_INLINE Wide round_wide(D16 s, const Draw& d) const { return step(s, d); }
 };
 
-struct Sr64 : Double64 {
+struct Sr64 : Native64<ToNearest> {
   using Draw = L16;
   explicit Sr64(const Rounding&) {}
   PRISM_INLINE static bool advances(int) { return true; }
@@ -155,8 +184,8 @@ struct Sr64 : Double64 {
       const vd s = x.s.v[i], e = x.e.v[i];
       const vd next = (vd)((vl)s + step_toward(s, e));
       const vd gap = (vd)((vl)(next - s) & kMagnitude);
-      // The draw as a fraction of 1: its bits under the exponent of 2^52.
-      const vd u = ((vd)(d.v[i] | 0x4330000000000000) - 0x1p52) * 0x1p-29;
+      // The draw as a fraction of 1: its bits under the exponent of 2^23.
+      const vd u = (vd)(d.v[i] | 0x4160000000000000) - 0x1p23;
       const vl moves = u * gap < (vd)((vl)e & kMagnitude);
       x.s.v[i] = (vd)(((vl)next & moves) | ((vl)s & ~moves));
     }
@@ -176,7 +205,7 @@ struct Sr64 : Double64 {
 };
 
 #if defined(__AVX512F__)
-struct Cestac64 : Double64 {
+struct Cestac64 : Native64<ToNearest> {
   using Draw = __mmask16;
   explicit Cestac64(const Rounding&) {}
   PRISM_INLINE static bool advances(int step) { return (step & 31) == 31; }
@@ -219,6 +248,50 @@ struct Cestac64 : Double64 {
     return s;
   }
 };
+#elif defined(__AVX2__)
+// As Cestac32: the draw is a sign that is lent to an operation rounded down.
+struct Cestac64 : Native64<Downward> {
+  using Draw = L16;  // the sign is the draw
+  explicit Cestac64(const Rounding&) {}
+  PRISM_INLINE static bool advances(int step) { return (step & 31) == 31; }
+  PRISM_INLINE static Draw draw(const Generator& g, int step) {
+    L16 r;
+    const __m128i shift = _mm_cvtsi32_si128(63 - (step & 31));
+    PRISM_UNROLL for (int i = 0; i < 4; ++i) {
+      const __m256i word = _mm256_sll_epi64(_mm256_cvtepu32_epi64(g.s[i]), shift);
+      r.v[i] = (vl)word & ~kMagnitude;
+    }
+    return r;
+  }
+  PRISM_INLINE static D16 flip(D16 x, const Draw& d) {
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) x.v[i] = (vd)((vl)x.v[i] ^ d.v[i]);
+    return x;
+  }
+  template <Op op, bool>
+  PRISM_INLINE Wide apply(Wide a, Wide b, Wide c, const Draw& up) const {
+    if constexpr (op == Op::add) return flip(add(flip(a, up), flip(b, up)), up);
+    if constexpr (op == Op::sub) return flip(sub(flip(a, up), flip(b, up)), up);
+    if constexpr (op == Op::mul) return flip(mul(flip(a, up), b), up);
+    if constexpr (op == Op::div) return flip(div(flip(a, up), b), up);
+    if constexpr (op == Op::fma) return flip(fma(flip(a, up), b, flip(c, up)), up);
+    if constexpr (op == Op::sqrt) {
+      D16 r = PRISM_ISA::sqrt(a);
+      PRISM_UNROLL for (int i = 0; i < kD; ++i) {
+        const __m256d root = (__m256d)r.v[i];
+        const vl short_of = (vl)(_mm256_fmsub_pd(root, root, (__m256d)a.v[i]) < 0);
+        r.v[i] = (vd)((vl)root - (short_of & (up.v[i] < 0)));
+      }
+      return r;
+    }
+  }
+  PRISM_INLINE Wide round_wide(D16 s, const Draw& up) const {
+    L16 grows;
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) grows.v[i] = (up.v[i] ^ (vl)s.v[i]) < 0;
+    const D16 moved = step_up_or_down(s, grows);
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) s.v[i] = looks_exact(s.v[i]) ? s.v[i] : moved.v[i];
+    return s;
+  }
+};
 #endif
 
 // cestac, zero, away, up and down on any machine: where a result goes.
@@ -251,7 +324,7 @@ struct Directed {
   }
 };
 
-struct Directed64 : Double64, Directed {
+struct Directed64 : Native64<ToNearest>, Directed {
   using Directed::Directed;
 
   PRISM_INLINE static vl is_finite(vd x) { return ((vl)x & kMagnitude) < 0x7FF0000000000000; }
@@ -292,12 +365,24 @@ struct Directed64 : Double64, Directed {
   }
 };
 
+#if defined(__AVX2__)
+template <class C>
+struct Controlled64 : Plain64<C> {
+  using typename Plain64<C>::Wide;
+  using typename Plain64<C>::Draw;
+  explicit Controlled64(const Rounding& r) : Plain64<C>(r), directed(r) {}
+  const Directed64 directed;
+  Wide round_wide(D16 s, Draw) const { return directed.round_wide(s, {}); }
+};
+#endif
+
 // The same for binary32: the exact result rounded to odd in binary64, then 29 bits cut or
 // carried.  Results that leave the normal numbers of binary32 are finished lane by lane.
 struct Directed32 : Directed {
   using Elem = float;
   using Wide = D16;
   using Packed = double;
+  using Control = ToNearest;
   explicit Directed32(const Rounding& r) : Directed(r), generic(r) {}
   const Generic<float> generic;
 
@@ -355,10 +440,13 @@ template <class Body>
 PRISM_INLINE void with_policy32(const Rounding& r, Body body) {
   if (r.binary32()) {
     if (r.mode == Mode::sr) return body(Sr32(r));
-    if (r.mode == Mode::rn) return body(Rn32(r));
+    if (r.mode == Mode::rn) return body(Plain32<ToNearest>(r));
     if (r.mode == Mode::ud) return body(Ud32(r));
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
     if (r.mode == Mode::cestac) return body(Cestac32(r));
+    if (r.mode == Mode::up) return body(Plain32<Upward>(r));
+    if (r.mode == Mode::down) return body(Plain32<Downward>(r));
+    if (r.mode == Mode::zero) return body(Plain32<TowardZero>(r));
 #endif
     return body(Directed32(r));
   }
@@ -369,11 +457,14 @@ PRISM_INLINE void with_policy32(const Rounding& r, Body body) {
 template <class Body>
 PRISM_INLINE void with_policy64(const Rounding& r, Body body) {
   if (!r.binary64()) return body(Generic<double>(r));
-  if (r.mode == Mode::rn) return body(Rn64(r));
+  if (r.mode == Mode::rn) return body(Plain64<ToNearest>(r));
   if (r.mode == Mode::ud) return body(Ud64(r));
   if (r.mode == Mode::sr) return body(Sr64(r));
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
   if (r.mode == Mode::cestac) return body(Cestac64(r));
+  if (r.mode == Mode::up) return body(Controlled64<Upward>(r));
+  if (r.mode == Mode::down) return body(Controlled64<Downward>(r));
+  if (r.mode == Mode::zero) return body(Controlled64<TowardZero>(r));
 #endif
   body(Directed64(r));
 }

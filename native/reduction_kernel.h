@@ -179,7 +179,8 @@ double across_lanes(const P& policy, const Key& key, std::uint64_t row, typename
 }
 
 template <class P, Reduction kind>
-double chunk_total(const P& policy, const Key& key, const ReduceChunk<typename P::Elem>& c) {
+__attribute__((noinline)) double chunk_total(const P& policy, const Key& key,
+                                             const ReduceChunk<typename P::Elem>& c) {
   const std::int64_t steps = c.count / kReduceLanes;
   const int tail = (int)(c.count % kReduceLanes);
   const bool alone = c.last && c.count == 1;
@@ -223,7 +224,8 @@ double chunk_total(const P& policy, const Key& key, const ReduceChunk<typename P
 
 // Sums of squares: eight lanes, one chain each, as the vector kernel of stock torch adds them.
 template <class P>
-double squares_total(const P& policy, const Key& key, const ReduceChunk<typename P::Elem>& c) {
+__attribute__((noinline)) double squares_total(const P& policy, const Key& key,
+                                               const ReduceChunk<typename P::Elem>& c) {
   using Wide = typename P::Wide;
   const std::int64_t steps = (c.count + kSquareLanes - 1) / kSquareLanes;
   const bool alone = c.last && c.count == 1;
@@ -258,7 +260,8 @@ double squares_total(const P& policy, const Key& key, const ReduceChunk<typename
 }
 
 template <class P, Reduction kind>
-double join_chunks(const P& policy, const Key& key, const ReduceTotals& t) {
+__attribute__((noinline)) double join_chunks(const P& policy, const Key& key,
+                                             const ReduceTotals& t) {
   using Wide = typename P::Wide;
   using Packed = typename P::Packed;
   Generator generator(key, t.row, 4, 0);
@@ -301,6 +304,7 @@ double reduce_chunk(const Rounding& rounding, const Block& key_block, const Redu
   with_policy<T>(rounding, [&](auto policy) {
     with_kind(c.kind, [&](auto kind) {
       using P = decltype(policy);
+      const typename P::Control control;
       if constexpr (decltype(kind)::value == Reduction::sum_squares) {
         total = squares_total<P>(policy, key, c);
       } else {
@@ -316,6 +320,7 @@ double reduce_totals(const Rounding& rounding, const Block& key_block, const Red
   const Key key(key_block);
   double total = 0;
   with_policy<T>(rounding, [&](auto policy) {
+    const typename decltype(policy)::Control control;
     with_kind(t.kind, [&](auto kind) {
       total = join_chunks<decltype(policy), decltype(kind)::value>(policy, key, t);
     });
@@ -324,7 +329,8 @@ double reduce_totals(const Rounding& rounding, const Block& key_block, const Red
 }
 
 template <class P, Op op>
-void scan_rows(const P& policy, const Key& key, const ScanRows<typename P::Elem>& s) {
+__attribute__((noinline)) void scan_rows(const P& policy, const Key& key,
+                                         const ScanRows<typename P::Elem>& s) {
   auto total = P::load(s.carry);
   for (std::int64_t k0 = 0; k0 < s.count; k0 += kScanBlock) {
     Generator generator(key, s.row, (s.begin + k0) / kScanBlock, 0);
@@ -347,6 +353,7 @@ void scan(const Rounding& rounding, const Block& key_block, const ScanRows<T>& s
   const Key key(key_block);
   with_policy<T>(rounding, [&](auto policy) {
     using P = decltype(policy);
+    const typename P::Control control;
     if (s.product) {
       scan_rows<P, Op::mul>(policy, key, s);
     } else {
