@@ -25,6 +25,7 @@ struct Sr32 {
   using Packed = double;
   using Draw = L16;
   using Control = ToNearest;
+  static constexpr bool kUniform = true;
   explicit Sr32(const Rounding& r) : rounding(r) {}
   const Rounding& rounding;
 
@@ -81,6 +82,7 @@ struct Native32 {
   using Wide = F16;
   using Packed = float;
   using Control = C;
+  static constexpr bool kUniform = false;
   PRISM_INLINE static Wide load(const float* p) { return PRISM_ISA::load(p); }
   PRISM_INLINE static void store(float* p, Wide x) { PRISM_ISA::store(p, x); }
 };
@@ -275,6 +277,7 @@ struct Generic {
   using Packed = double;
   using Draw = Draws;
   using Control = ToNearest;
+  static constexpr bool kUniform = false;
   explicit Generic(const Rounding& r)
       : rounding(r),
         uniform(r.uniform()),

@@ -113,6 +113,7 @@ struct Native64 {
   using Wide = D16;
   using Packed = double;
   using Control = C;
+  static constexpr bool kUniform = false;
   PRISM_INLINE static Wide load(const double* p) { return PRISM_ISA::load(p); }
   PRISM_INLINE static void store(double* p, Wide x) { PRISM_ISA::store(p, x); }
 };
@@ -173,6 +174,7 @@ struct Ud64 : Native64<ToNearest> {
 };
 
 struct Sr64 : Native64<ToNearest> {
+  static constexpr bool kUniform = true;
   using Draw = L16;
   explicit Sr64(const Rounding&) {}
   PRISM_INLINE static bool advances(int) { return true; }
@@ -383,6 +385,7 @@ struct Directed32 : Directed {
   using Wide = D16;
   using Packed = double;
   using Control = ToNearest;
+  static constexpr bool kUniform = false;
   explicit Directed32(const Rounding& r) : Directed(r), generic(r) {}
   const Generic<float> generic;
 
