@@ -15,7 +15,7 @@ constexpr std::int64_t kChunkBytes = 1 << 22;
 // Per thread; grows to the largest contraction seen and is reused.
 struct Workspace {
   std::vector<double> packed, totals;
-  std::vector<std::int64_t> k_a;
+  std::vector<std::int64_t> k_a, run_end;
   std::vector<Axis> k_b;
 };
 
@@ -55,6 +55,7 @@ class Pass {
     totals_ = k_step < c_.k_total ? at_least(w.totals, row_step_ * groups_ * kGroup) : nullptr;
     k_a_ = at_least(w.k_a, k_step);
     k_b_ = at_least(w.k_b, k_step);
+    run_end_ = at_least(w.run_end, k_step);
     for (std::int64_t r0 = 0; r0 < c_.rows; r0 += row_step_) {
       const std::int64_t rows = std::min(row_step_, c_.rows - r0);
       for (std::int64_t k0 = 0; k0 < c_.k_total; k0 += k_step) {
@@ -66,6 +67,7 @@ class Pass {
  private:
   void chunk(std::int64_t r0, std::int64_t rows, std::int64_t k0, std::int64_t k_count) {
     c_.k_axis(k0, k_count, k_a_, k_b_);
+    find_runs(k_count);
     const std::int64_t packs = (rows + kRowPack - 1) / kRowPack;
     parallel_for(threads_, packs, std::max<std::int64_t>(1, 8192 / k_count),
                  [&](std::int64_t begin, std::int64_t end) {
@@ -91,6 +93,17 @@ class Pass {
                  });
   }
 
+  void find_runs(std::int64_t k_count) {
+    runs_ = 0;
+    for (std::int64_t k = 1; k < k_count; ++k) {
+      const Axis &a = k_b_[k - 1], &b = k_b_[k];
+      const bool beside = b.offset == a.offset + 1 && b.at[0] == a.at[0] && b.at[1] == a.at[1] &&
+                          (b.at[2] == a.at[2] + 1 || !c_.bounded);
+      if (!beside) run_end_[runs_++] = k;
+    }
+    run_end_[runs_++] = k_count;
+  }
+
   void panel(std::int64_t group, std::int64_t r0, std::int64_t s0, std::int64_t rows,
              std::int64_t k0, std::int64_t k_count) {
     Axis column[kGroup] = {};
@@ -105,6 +118,8 @@ class Pass {
     kernel_.pack_panel({c_.b,
                         k_b_,
                         k_count,
+                        run_end_,
+                        runs_,
                         column,
                         columns,
                         {c_.size[0], c_.size[1], c_.size[2]},
@@ -144,6 +159,8 @@ class Pass {
   double* totals_ = nullptr;
   std::int64_t* k_a_ = nullptr;
   Axis* k_b_ = nullptr;
+  std::int64_t* run_end_ = nullptr;
+  std::int64_t runs_ = 0;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Compiled once per instruction set, with PRISM_ISA naming the namespace.
 #include "contraction_kernel.h"
 #include "elementwise_kernel.h"
+#include "packing.h"
 #include "reduction_kernel.h"
 
 #define PRISM_STRING(x) #x

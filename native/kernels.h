@@ -47,6 +47,8 @@ struct PackPanel {
   const T* b;
   const Axis* k;
   std::int64_t k_count;
+  const std::int64_t* run_end;  // ends of the runs of k whose elements are neighbours in memory
+  std::int64_t runs;
   const Axis* column;
   std::int64_t columns;
   std::int32_t size[3];
