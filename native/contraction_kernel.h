@@ -1,6 +1,8 @@
 // Matrix products and convolutions: the product of packed panels.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels.h"
 #include "policy64.h"
 
@@ -50,7 +52,9 @@ PRISM_INLINE void accumulate_step(const P& policy, const Key& key, const typenam
     const typename P::Draw d = policy.draw(generator[r], step);
     keep<pass, kPasses<P>>(acc[r],
                            policy.template apply<Op::fma, ranged>(spread(a[r]), wide_b, acc[r], d));
-    if (policy.advances(step)) generator[r].advance(key);
+    if constexpr (P::kUniform) {
+      if (policy.advances(step)) generator[r].advance(key);
+    }
   }
 }
 
@@ -82,8 +86,16 @@ __attribute__((noinline)) void accumulate_blocks(const P& policy, const Key& key
     const bool adds = block > 0 && !m.chained;
     const bool peel = last_block && !adds;
     const int plain = peel ? count - 1 : count;
-    for (int step = 0; step < plain; ++step, ka += kRowPack, kb += kGroup) {
-      accumulate_step<P, R, pass, false>(policy, key, ka, kb, step, generator, acc);
+    for (int step = 0; step < plain;) {
+      const int end = P::kUniform ? plain : std::min(plain, (step | 31) + 1);
+      for (; step < end; ++step, ka += kRowPack, kb += kGroup) {
+        accumulate_step<P, R, pass, false>(policy, key, ka, kb, step, generator, acc);
+      }
+      if constexpr (!P::kUniform) {
+        if (policy.advances(end - 1)) {
+          PRISM_UNROLL for (int r = 0; r < R; ++r) generator[r].advance(key);
+        }
+      }
     }
     if (peel) accumulate_step<P, R, pass, true>(policy, key, ka, kb, plain, generator, acc);
     PRISM_UNROLL for (int r = 0; r < R; ++r) {

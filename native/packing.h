@@ -55,6 +55,9 @@ bool inside(const PackPanel<T>& p, const Axis& k, const Axis& column) {
   return ok;
 }
 
+template <class T>
+constexpr int kWidth = sizeof(vf) / sizeof(T);  // elements of a register
+
 // The elements [first, last) of a register, zero elsewhere; no other memory is read.
 PRISM_INLINE vf load_some(const float* p, int first, int last) {
 #if defined(__AVX512F__)
@@ -116,7 +119,7 @@ template <class T>
 void pack_along_k(const PackPanel<T>& p) {
   using V = std::conditional_t<sizeof(T) == 4, vf, vd>;
   using I = std::conditional_t<sizeof(T) == 4, vi, vl>;
-  constexpr int N = sizeof(V) / sizeof(T);
+  constexpr int N = kWidth<T>;
   std::int64_t k0 = 0;
   for (std::int64_t run = 0; run < p.runs; k0 = p.run_end[run++]) {
     for (; k0 < p.run_end[run]; k0 += N) {
@@ -231,13 +234,16 @@ void pack_panel(const PackPanel<T>& p) {
     for (int j = (int)p.columns; j < kGroup; ++j) out[j] = 0;
     for (int s = 0; s < n; ++s) {
       const int first = segments[s].begin, last = first + segments[s].count - 1;
+      const T* from = b + segments[s].offset;
       // Within a row of the input the two ends of a segment decide for all.
-      if (!p.bounded || (inside(p, axis, p.column[first]) && inside(p, axis, p.column[last]))) {
-        for (int j = first; j <= last; ++j) out[j] = b[segments[s].offset + j];
-      } else {
-        for (int j = first; j <= last; ++j) {
-          out[j] = inside(p, axis, p.column[j]) ? b[segments[s].offset + j] : T(0);
+      if (p.bounded && !(inside(p, axis, p.column[first]) && inside(p, axis, p.column[last]))) {
+        for (int j = first; j <= last; ++j) out[j] = inside(p, axis, p.column[j]) ? from[j] : T(0);
+      } else if (segments[s].count == kGroup) {
+        PRISM_UNROLL for (int j = 0; j < kGroup; j += kWidth<T>) {
+          store_all(out + j, load_all(from + j));
         }
+      } else {
+        for (int j = first; j <= last; ++j) out[j] = from[j];
       }
     }
   }

@@ -8,8 +8,9 @@
 //
 // A policy names its working registers (Wide), the type of packed operands
 // (Packed) and the draw of one step (Draw).  `apply<op, ranged>` rounds one
-// operation; `round_wide` rounds a binary64 input.  While a policy computes, a
-// `typename P::Control` must be alive, which sets how the machine rounds.
+// operation; `round_wide` rounds a binary64 input.  `advances(step)` says after which steps the
+// generator advances: possibly all if `kUniform`, else multiples of 32 at most.  While a policy
+// computes, a `typename P::Control` must be alive, which sets how the machine rounds.
 #pragma once
 
 #include "control.h"
@@ -277,7 +278,7 @@ struct Generic {
   using Packed = double;
   using Draw = Draws;
   using Control = ToNearest;
-  static constexpr bool kUniform = false;
+  static constexpr bool kUniform = true;
   explicit Generic(const Rounding& r)
       : rounding(r),
         uniform(r.uniform()),
