@@ -96,6 +96,12 @@ struct Level {
 template <class P, Reduction kind>
 struct ChunkSum {
   static constexpr bool kRanged = kind == Reduction::prod;
+  // Two groups of lanes with uniform draws do not fit sixteen registers.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  static constexpr bool kApart = P::kUniform;
+#else
+  static constexpr bool kApart = false;
+#endif
   const P& policy;
   const Key& key;
   Generator generator[2];
@@ -110,22 +116,44 @@ struct ChunkSum {
         second(p, k, row, 1),
         third(p, k, row, 2) {}
 
-  PRISM_INLINE void term(const typename P::Elem* x, const typename P::Elem* y, bool starts,
-                         bool ranged) {
-    const int step = (int)steps;
-    PRISM_UNROLL for (int g = 0; g < 2; ++g) {
-      const typename P::Wide wx = P::load(x + g * kGroup);
-      const typename P::Wide wy = kind == Reduction::dot ? P::load(y + g * kGroup) : wx;
-      const typename P::Draw d = policy.draw(generator[g], step);
-      if (starts) {
-        run.v[g] = ranged ? first_term<P, kind, true>(policy, wx, wy, d)
-                          : first_term<P, kind, kRanged>(policy, wx, wy, d);
-      } else {
-        run.v[g] = next_term<P, kind, kRanged>(policy, run.v[g], wx, wy, d);
-      }
-      if (policy.advances(step)) generator[g].advance(key);
+  // The next `count` terms of every lane, all of one run.
+  PRISM_INLINE void terms(const typename P::Elem* x, const typename P::Elem* y, std::int64_t count,
+                          bool starts, bool ranged) {
+    if constexpr (kApart) {
+      terms_of<0, 1>(x, y, count, starts, ranged);
+      terms_of<1, 2>(x, y, count, starts, ranged);
+    } else {
+      terms_of<0, 2>(x, y, count, starts, ranged);
     }
-    ++steps;
+    steps += count;
+  }
+
+  // Those of the groups of lanes from `first` to `last`.
+  template <int first, int last>
+  PRISM_INLINE void terms_of(const typename P::Elem* x, const typename P::Elem* y,
+                             std::int64_t count, bool starts, bool ranged) {
+    Lanes32<P> total = run;
+    Generator state[2] = {generator[0], generator[1]};
+    for (std::int64_t v = 0; v < count; ++v) {
+      const int step = (int)(steps + v);
+      PRISM_UNROLL for (int g = first; g < last; ++g) {
+        const std::int64_t at = v * kReduceLanes + g * kGroup;
+        const typename P::Wide wx = P::load(x + at);
+        const typename P::Wide wy = kind == Reduction::dot ? P::load(y + at) : wx;
+        const typename P::Draw d = policy.draw(state[g], step);
+        if (v == 0 && starts) {
+          total.v[g] = ranged ? first_term<P, kind, true>(policy, wx, wy, d)
+                              : first_term<P, kind, kRanged>(policy, wx, wy, d);
+        } else {
+          total.v[g] = next_term<P, kind, kRanged>(policy, total.v[g], wx, wy, d);
+        }
+        if (policy.advances(step)) state[g].advance(key);
+      }
+    }
+    PRISM_UNROLL for (int g = first; g < last; ++g) {
+      run.v[g] = total.v[g];
+      generator[g] = state[g];
+    }
   }
 
   inline void end_run() {
@@ -187,10 +215,7 @@ __attribute__((noinline)) double chunk_total(const P& policy, const Key& key,
   ChunkSum<P, kind> sum(policy, key, c.row);
   for (std::int64_t s = 0; s < steps; s += kReduceFan) {
     const std::int64_t end = s + kReduceFan < steps ? s + kReduceFan : steps;
-    sum.term(c.x + s * kReduceLanes, c.y + s * kReduceLanes, true, false);
-    for (std::int64_t v = s + 1; v < end; ++v) {
-      sum.term(c.x + v * kReduceLanes, c.y + v * kReduceLanes, false, false);
-    }
+    sum.terms(c.x + s * kReduceLanes, c.y + s * kReduceLanes, end - s, true, false);
     if (end - s == kReduceFan) sum.end_run();
   }
   typename P::Packed lane[kReduceLanes + kLanes] = {};
@@ -202,7 +227,7 @@ __attribute__((noinline)) double chunk_total(const P& policy, const Key& key,
       if (kind == Reduction::dot) y[i] = c.y[steps * kReduceLanes + i];
     }
     ChunkSum<P, kind> longer(sum);
-    longer.term(x, y, steps % kReduceFan == 0, alone);
+    longer.terms(x, y, 1, steps % kReduceFan == 0, alone);
     const Lanes32<P> t = [&] {
       // A run that this term completes moves up as any other.
       if (longer.steps % kReduceFan == 0) longer.end_run();

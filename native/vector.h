@@ -238,25 +238,39 @@ PRISM_INLINE F16 sqrt(F16 x) {
 
 // True when some lane is nonzero and smaller in magnitude than `bound`.
 PRISM_INLINE bool any_tiny(D16 x, double bound) {
+  // Zeros are told from other small numbers only where there are any of both.
+#if defined(__AVX512F__)
+  const __m512d limit = _mm512_set1_pd(bound), zero = _mm512_setzero_pd();
+  const __m512d low = _mm512_abs_pd((__m512d)x.v[0]), high = _mm512_abs_pd((__m512d)x.v[1]);
+  const __mmask8 small_low = _mm512_cmp_pd_mask(low, limit, _CMP_LT_OQ);
+  const __mmask8 small_high = _mm512_cmp_pd_mask(high, limit, _CMP_LT_OQ);
+  if (__builtin_expect((small_low | small_high) == 0, 1)) return false;
+  return (_mm512_mask_cmp_pd_mask(small_low, low, zero, _CMP_NEQ_OQ) |
+          _mm512_mask_cmp_pd_mask(small_high, high, zero, _CMP_NEQ_OQ)) != 0;
+#elif defined(__AVX2__)
+  const __m256d limit = _mm256_set1_pd(bound), zero = _mm256_setzero_pd();
+  const __m256d sign = _mm256_set1_pd(-0.0);
+  __m256d small[4], any = zero, some = zero;
+  PRISM_UNROLL for (int i = 0; i < 4; ++i) {
+    small[i] = _mm256_cmp_pd(_mm256_andnot_pd(sign, (__m256d)x.v[i]), limit, _CMP_LT_OQ);
+    any = _mm256_or_pd(any, small[i]);
+  }
+  if (__builtin_expect(_mm256_movemask_pd(any) == 0, 1)) return false;
+  PRISM_UNROLL for (int i = 0; i < 4; ++i) {
+    const __m256d other = _mm256_cmp_pd((__m256d)x.v[i], zero, _CMP_NEQ_OQ);
+    some = _mm256_or_pd(some, _mm256_and_pd(small[i], other));
+  }
+  return _mm256_movemask_pd(some) != 0;
+#else
   bool any = false;
   PRISM_UNROLL for (int i = 0; i < kD; ++i) {
-#if defined(__AVX512F__)
-    const __m512d magnitude = _mm512_abs_pd((__m512d)x.v[i]);
-    const __mmask8 small = _mm512_cmp_pd_mask(magnitude, _mm512_set1_pd(bound), _CMP_LT_OQ);
-    any |= _mm512_mask_cmp_pd_mask(small, magnitude, _mm512_setzero_pd(), _CMP_NEQ_OQ) != 0;
-#elif defined(__AVX2__)
-    const __m256d magnitude = _mm256_andnot_pd(_mm256_set1_pd(-0.0), (__m256d)x.v[i]);
-    const __m256d small = _mm256_cmp_pd(magnitude, _mm256_set1_pd(bound), _CMP_LT_OQ);
-    const __m256d some = _mm256_cmp_pd(magnitude, _mm256_setzero_pd(), _CMP_NEQ_OQ);
-    any |= _mm256_movemask_pd(_mm256_and_pd(small, some)) != 0;
-#else
     PRISM_UNROLL for (int j = 0; j < kDoubles; ++j) {
       const double m = __builtin_fabs(x.v[i][j]);
       any |= m < bound && m != 0;
     }
-#endif
   }
   return any;
+#endif
 }
 
 }  // namespace PRISM_ISA
