@@ -33,7 +33,7 @@ __attribute__((noinline)) void run_rounded(const P& policy, const Key& key,
                                            const ElementwiseTile<typename P::Elem>& t, int index,
                                            const typename P::Elem* a, const typename P::Elem* b,
                                            const typename P::Elem* c, typename P::Elem* out) {
-  for_each_vector(policy, key, t.row, index, 0, t.count, [&](std::int64_t i, auto d) {
+  for_each_vector(policy, key, t.row, index, 0, t.count, [&](std::int64_t i, auto d) PRISM_ALWAYS {
     const auto wa = P::load(a + i);
     const auto wb = op == Op::sqrt ? wa : P::load(b + i);
     const auto wc = op == Op::fma ? P::load(c + i) : wa;
@@ -45,7 +45,7 @@ template <class P>
 __attribute__((noinline)) void run_round(const P& policy, const Key& key,
                                          const ElementwiseTile<typename P::Elem>& t, int index,
                                          const double* a, typename P::Elem* out) {
-  for_each_vector(policy, key, t.row, index, 0, t.count, [&](std::int64_t i, auto d) {
+  for_each_vector(policy, key, t.row, index, 0, t.count, [&](std::int64_t i, auto d) PRISM_ALWAYS {
     P::store(out + i, policy.round_wide(load(a + i), d));
   });
 }

@@ -43,20 +43,27 @@ struct Sr32 {
     }
     if constexpr (ranged) {
       // Below the smallest normal number more bits are discarded: rare, lane by lane.
-      if (__builtin_expect(any_tiny(s, 0x1p-126), 0)) y = finish_tiny(s, d, y);
+      if (__builtin_expect(any_tiny(s, 0x1p-126), 0)) {
+        // Through memory that only this branch writes.
+        double lanes[kLanes], rounded[kLanes];
+        std::int64_t draws[kLanes];
+        PRISM_ISA::store(lanes, s);
+        PRISM_ISA::store(rounded, y);
+        PRISM_UNROLL for (int i = 0; i < kD; ++i) * (vl_unaligned*)(draws + i * kDoubles) = d.v[i];
+        finish_tiny(lanes, draws, rounded);
+        y = PRISM_ISA::load(rounded);
+      }
     }
     return y;
   }
 
-  __attribute__((noinline)) Wide finish_tiny(Wide s, Draw d, Wide y) const {
-    PRISM_UNROLL for (int i = 0; i < kLanes; ++i) {
-      const int j = i / kDoubles, l = i % kDoubles;
-      const double lane = s.v[j][l];
-      if (lane > -0x1p-126 && lane < 0x1p-126) {
-        y.v[j][l] = round_lane<Mode::sr, true>(lane, (std::uint32_t)d.v[j][l], rounding);
+  __attribute__((noinline)) void finish_tiny(const double* s, const std::int64_t* d,
+                                             double* y) const {
+    for (int i = 0; i < kLanes; ++i) {
+      if (s[i] > -0x1p-126 && s[i] < 0x1p-126) {
+        y[i] = round_lane<Mode::sr, true>(s[i], (std::uint32_t)d[i], rounding);
       }
     }
-    return y;
   }
 
   template <Op op, bool ranged>

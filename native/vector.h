@@ -13,7 +13,8 @@
 #include <cmath>
 #endif
 
-#define PRISM_INLINE inline __attribute__((always_inline))
+#define PRISM_ALWAYS __attribute__((always_inline))
+#define PRISM_INLINE inline PRISM_ALWAYS
 #define PRISM_UNROLL _Pragma("GCC unroll 16")
 
 namespace prism {
@@ -37,6 +38,7 @@ typedef double vd __attribute__((vector_size(8 * kDoubles)));
 typedef std::int64_t vl __attribute__((vector_size(8 * kDoubles)));
 typedef std::uint64_t vu __attribute__((vector_size(8 * kDoubles)));
 typedef float vf_unaligned __attribute__((vector_size(4 * kFloats), aligned(4), may_alias));
+typedef std::int64_t vl_unaligned __attribute__((vector_size(8 * kDoubles), aligned(8), may_alias));
 typedef double vd_unaligned __attribute__((vector_size(8 * kDoubles), aligned(8), may_alias));
 
 struct F16 {
