@@ -14,7 +14,7 @@ extern const Kernels kernels;
 
 template <class T>
 constexpr Primitives<T> primitives() {
-  return {pack_rows<T>,    pack_panel<T>,    multiply<T>, elementwise<T>,
+  return {pack_rows<T>,    pack_panel<T>,    multiply<T>, elementwise<T>, turn_rows<T>,
           reduce_chunk<T>, reduce_totals<T>, scan<T>,     accumulate<T>};
 }
 

@@ -96,6 +96,15 @@ struct ElementwiseTile {
   T* scratch;          // [inputs + scalars + instructions][kTile]
 };
 
+// Rows of a reduction whose terms lie `step` apart, the rows themselves side by side.
+template <class T>
+struct TurnRows {
+  const T* from;
+  std::int64_t step, rows, count;
+  T* to;  // row r from to + r * pitch
+  std::int64_t pitch;
+};
+
 // Chunks of one reduction row, contiguous in memory.
 template <class T>
 struct ReduceChunk {
@@ -144,6 +153,7 @@ struct Primitives {
   void (*pack_panel)(const PackPanel<T>&);
   void (*multiply)(const Rounding&, const Block& key, const Multiply<T>&);
   void (*elementwise)(const Rounding&, const Block& key, const ElementwiseTile<T>&);
+  void (*turn_rows)(const TurnRows<T>&);
   double (*reduce_chunk)(const Rounding&, const Block& key, const ReduceChunk<T>&);
   double (*reduce_totals)(const Rounding&, const Block& key, const ReduceTotals&);
   void (*scan)(const Rounding&, const Block& key, const ScanRows<T>&);

@@ -251,5 +251,27 @@ void pack_panel(const PackPanel<T>& p) {
 
 #endif
 
+// Up to sixteen rows that lie side by side in memory, each made contiguous.
+template <class T>
+void turn_rows(const TurnRows<T>& t) {
+  using V = std::conditional_t<sizeof(T) == 4, vf, vd>;
+  using I = std::conditional_t<sizeof(T) == 4, vi, vl>;
+  constexpr int N = kWidth<T>;
+  for (std::int64_t row = 0; row < t.rows; row += N) {
+    const int rows = (int)(t.rows - row < N ? t.rows - row : N);
+    std::int64_t k = 0;
+    for (; rows == N && k + N <= t.count; k += N) {
+      V square[N];
+      PRISM_UNROLL for (int i = 0; i < N; ++i) square[i] =
+          load_all(t.from + (k + i) * t.step + row);
+      transpose<N, V, I>(square);
+      PRISM_UNROLL for (int i = 0; i < N; ++i) store_all(t.to + (row + i) * t.pitch + k, square[i]);
+    }
+    for (; k < t.count; ++k) {
+      for (int i = 0; i < rows; ++i) t.to[(row + i) * t.pitch + k] = t.from[k * t.step + row + i];
+    }
+  }
+}
+
 }  // namespace PRISM_ISA
 }  // namespace prism

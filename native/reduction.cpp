@@ -61,9 +61,13 @@ class Rows {
   void transpose(std::int64_t block, T* memory) const {
     const std::int64_t first = block * together_;
     const std::int64_t count = std::min(together_, lead_.size[0] - first);
-    for (std::int64_t k = 0; k < length_; ++k) {
-      const T* p = x_.data + first * lead_.stride[0] + k * tail_.stride[0];
-      for (std::int64_t i = 0; i < count; ++i) memory[i * pitch() + k] = p[i * lead_.stride[0]];
+    const T* from = x_.data + first * lead_.stride[0];
+    if (lead_.stride[0] == 1) {
+      kernels().of<T>().turn_rows({from, tail_.stride[0], count, length_, memory, pitch()});
+      return;
+    }
+    for (std::int64_t k = 0; k < length_; ++k, from += tail_.stride[0]) {
+      for (std::int64_t i = 0; i < count; ++i) memory[i * pitch() + k] = from[i * lead_.stride[0]];
     }
   }
 
