@@ -20,7 +20,7 @@ _HEAD = """\
 # Speed and memory
 
 What the rounding modes cost. `make bench` measures everything here on one machine and writes this
-page and [speed.json](speed.json), which holds all figures. Whole models in training are in
+page and [speed.json](speed.json), which holds all figures. More models stand in
 [models.md](models.md).
 
 How to read it: a figure is a time as a multiple of that of stock torch for the same work, with the
