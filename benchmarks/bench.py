@@ -55,8 +55,12 @@ def memory() -> dict[str, Any]:
     """Added peak bytes of an inference in stock torch and every mode."""
     works = [work for work in LARGEST if present(work)]
     found = peaks((work, mode) for work in works for mode in (STOCK, *MODES))
-    rows = {work.name: {mode: found[work, mode] for mode in (STOCK, *MODES)} for work in works}
-    return {"bound": MEMORY, "processes": PROCESSES, "bytes": rows}
+    return {
+        "bound": MEMORY,
+        "processes": PROCESSES,
+        "bytes": {w.name: {m: found[w, m].bytes for m in (STOCK, *MODES)} for w in works},
+        "spread": {w.name: {m: found[w, m].spread for m in (STOCK, *MODES)} for w in works},
+    }
 
 
 def _linear(
@@ -74,7 +78,7 @@ def _linear(
         "sizes": list(sizes),
         "seconds": {name: [timing[s].seconds for timing in timings] for name, s in columns},
         "spread": {name: [timing[s].spread for timing in timings] for name, s in columns},
-        "bytes": {name: [found[work, s.mode] for work in works] for name, s in columns},
+        "bytes": {name: [found[work, s.mode].bytes for work in works] for name, s in columns},
     }
 
 
@@ -107,6 +111,7 @@ def main() -> int:
         "machine": where,
         "modes": list(MODES),
         "measurements": [FEWEST, MOST],
+        "only": given.only,
         "missing": {
             "instruction sets": [isa for isa in ISAS if isa not in sets],
             "threads": [threads for threads in THREADS if threads not in counts],
@@ -118,9 +123,7 @@ def main() -> int:
             for n in counts
         ],
         "speedup": SPEEDUP,
-        "scaling": {
-            isa: configuration(isa, "--scaling", *rows)["rows"] for isa in sets if 2 in counts
-        },
+        "scaling": {isa: configuration(isa, "--scaling", *rows) for isa in sets if 2 in counts},
     }
     print("\nmemory and linearity", file=sys.stderr, flush=True)
     figures["memory"] = memory()

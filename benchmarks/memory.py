@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import dataclasses
 import statistics
 import subprocess
 import sys
@@ -25,16 +26,26 @@ PROCESSES = 3
 """Fresh processes per figure, which is their median: what an allocator gives back varies."""
 
 
-def peaks(wanted: Iterable[tuple[Work, str]]) -> dict[tuple[Work, str], int]:
-    """Bytes that the first call of each work adds in each mode, with one thread."""
+@dataclasses.dataclass(frozen=True)
+class Peak:
+    """Bytes that a call adds: the median, and the range of the processes over it."""
+
+    bytes: int
+    spread: float
+
+
+def peaks(wanted: Iterable[tuple[Work, str]]) -> dict[tuple[Work, str], Peak]:
+    """What the first call of each work adds in each mode, with one thread."""
     tasks = sorted(set(wanted), key=lambda task: (task[0].name, task[1]))
     # Side by side: what a process holds does not depend on how long it takes.
     with ThreadPoolExecutor(cores()) as pool:
         found = list(pool.map(_in_a_process, [task for task in tasks for _ in range(PROCESSES)]))
-    return {
-        task: statistics.median_low(found[i * PROCESSES : (i + 1) * PROCESSES])
-        for i, task in enumerate(tasks)
-    }
+    return {task: _peak(found[i * PROCESSES : (i + 1) * PROCESSES]) for i, task in enumerate(tasks)}
+
+
+def _peak(values: list[int]) -> Peak:
+    median = statistics.median_low(values)
+    return Peak(median, (max(values) - min(values)) / median)
 
 
 def _in_a_process(task: tuple[Work, str]) -> int:
@@ -83,8 +94,8 @@ def main() -> int:
             print(f"{work.name} is left out: install {work.needs}.")
             continue
         found = peaks((work, mode) for mode in (STOCK, *MODES))
-        stock = found[work, STOCK]
-        ratios = [found[work, mode] / stock for mode in MODES]
+        stock = found[work, STOCK].bytes
+        ratios = [found[work, mode].bytes / stock for mode in MODES]
         cells = "".join(f"{ratio:8.2f}{'*' if ratio > MEMORY else ' '}" for ratio in ratios)
         print(f"{work.name:<36}{stock / 2**20:10.1f} MiB{cells}", flush=True)
     return 0

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from cases import CASES, MODES, SPEEDUP, TIMES, Case, chosen, present
-from timing import STOCK, Setting, Timing, environment, isas, machine, measure
+from timing import STOCK, Setting, Timing, Usage, environment, isas, machine, measure
 
 
 def row(case: Case, modes: tuple[str, ...], threads: int, budget: float) -> dict[str, Any]:
@@ -126,9 +126,13 @@ def main() -> int:
     title = "time with 1 thread / with 2" if given.scaling else "multiples; calls: microseconds"
     tail = "" if given.scaling else "  spread   n"
     print(f"\n{title:<36}{'stock':>14}{heading}{tail}", flush=True)
-    rows = dict((_scaled if given.scaling else _timed)(given, modes))
+    start = Usage.now()
+    figures: dict[str, Any] = {"machine": where}
+    figures["rows"] = dict((_scaled if given.scaling else _timed)(given, modes))
+    others = figures["others"] = start.others()
+    print(f"\nOther programs kept {others:.2f} processors busy.")
     if given.json:
-        given.json.write_text(json.dumps({"machine": where, "rows": rows}, indent=2) + "\n")
+        given.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 0
 
 

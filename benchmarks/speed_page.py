@@ -34,7 +34,9 @@ are measured in turn in one process, so that other programs on the machine distu
 alike; an unmeasured call precedes each measurement where stock torch takes less than a tenth of a
 second. The *spread* is the third less the first quartile of the measurements over their median,
 where it is widest in the row. No figure is known better than that: one that misses or meets its
-bound by less may do the other the next time.
+bound by less may do the other the next time. Each table says how many processors other programs
+kept busy meanwhile: where they left fewer than there are threads, stock torch, whose threads wait
+for each other in a loop, is slowed down more than the modes, and its multiples are too small.
 """
 
 
@@ -122,7 +124,7 @@ def _configuration(configuration: dict[str, Any], modes: list[str]) -> Iterator[
     where = configuration["machine"]
     yield (
         f"Stock torch reports {where['torch instruction set']}, fuzzytorch "
-        f"{where['fuzzytorch instruction set']}.\n"
+        f"{where['fuzzytorch instruction set']}. {_others(configuration)}\n"
     )
     lines = []
     for name, row in rows.items():
@@ -136,6 +138,10 @@ def _configuration(configuration: dict[str, Any], modes: list[str]) -> Iterator[
     if spreads:
         worst, name, mode = max(spreads)
         yield f"Widest spread: {worst:.0%} ({name}, {_mode(mode)}).\n"
+
+
+def _others(run: dict[str, Any]) -> str:
+    return f"Other programs kept {run['others']:.2f} processors busy."
 
 
 def _mode(mode: str) -> str:
@@ -174,8 +180,8 @@ def _scaling(figures: dict[str, Any]) -> Iterator[str]:
         f"process: larger is better, **in bold below {bound:g}**. Stock torch stands beside.\n"
     )
     lines, gains = [], []
-    for isa, rows in figures["scaling"].items():
-        for name, row in rows.items():
+    for isa, run in figures["scaling"].items():
+        for name, row in run["rows"].items():
             gain = {mode: speedup(row, mode) for mode in (STOCK, *modes)}
             gains += [gain[mode] for mode in modes]
             spread = max(s for threads in row.values() for s in threads["spread"].values())
@@ -183,6 +189,8 @@ def _scaling(figures: dict[str, Any]) -> Iterator[str]:
             lines.append([f"{name}, {_NAMES[isa]}", _shown(gain[STOCK]), *texts, f"{spread:.0%}"])
     yield _table(["work", "stock", *(f"`{m}`" for m in modes), "spread"], lines)
     yield f"{sum(gain >= bound for gain in gains)} of {len(gains)} cells reach {bound:g}.\n"
+    for isa, run in figures["scaling"].items():
+        yield f"{_NAMES[isa]}: {_others(run)}\n"
 
 
 def _memory(figures: dict[str, Any]) -> Iterator[str]:
@@ -192,15 +200,16 @@ def _memory(figures: dict[str, Any]) -> Iterator[str]:
     yield (
         "What the first inference adds to the memory of a process that holds the model and its "
         "input, as a multiple of what it adds under stock torch; one thread. Each figure is a "
-        f"median of {memory['processes']} fresh processes. The code of the kernels that it loads "
-        "counts too.\n"
+        f"median of {memory['processes']} fresh processes, and *range* is how far these lie apart, "
+        "where it is widest in the row. The code of the kernels that it loads counts too.\n"
     )
     lines, found = [], []
     for name, row in memory["bytes"].items():
         here = [Cell(name, mode, row[mode] / row[STOCK], bound) for mode in modes]
         found += here
-        lines.append([name, _mebibytes(row[STOCK]), *(cell.text() for cell in here)])
-    yield _table(["work", "stock", *(f"`{m}`" for m in modes)], lines)
+        spread = f"{max(memory['spread'][name].values()):.0%}"
+        lines.append([name, _mebibytes(row[STOCK]), *(cell.text() for cell in here), spread])
+    yield _table(["work", "stock", *(f"`{m}`" for m in modes), "range"], lines)
     yield _listed(found)
 
 
@@ -246,11 +255,14 @@ def page(figures: dict[str, Any]) -> str:
     """The whole page, as Markdown; a function of the figures alone."""
     fewest, most = figures["measurements"]
     parts = [_HEAD.format(fewest=fewest, most=most), _machine(figures)]
+    if figures["only"]:
+        words = " or ".join(f"`{word}`" for word in figures["only"].split(","))
+        parts.append(f"A part of the rows, those whose name contains {words}, was measured.\n")
     parts += _missing(figures["missing"])
     parts += _summary(figures["configurations"])
     for configuration in figures["configurations"]:
         parts += _configuration(configuration, figures["modes"])
-    if figures["scaling"]:
+    if any(run["rows"] for run in figures["scaling"].values()):
         parts += _scaling(figures)
     parts += _memory(figures)
     parts += _linearity(figures)

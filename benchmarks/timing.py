@@ -132,6 +132,29 @@ def measure(
     return {setting: Timing.of(values) for setting, values in taken.items()}
 
 
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """Seconds up to a moment: of all processors at work, of this process, of the clock."""
+
+    busy: float
+    own: float
+    clock: float
+
+    @classmethod
+    def now(cls) -> Usage:
+        """Up to this moment."""
+        # user nice system idle iowait irq softirq steal, in ticks
+        ticks = [int(word) for word in Path("/proc/stat").read_text().split()[1:9]]
+        busy = sum(ticks) - ticks[3] - ticks[4]
+        return cls(busy / os.sysconf("SC_CLK_TCK"), time.process_time(), time.perf_counter())
+
+    def others(self) -> float:
+        """Processors that other programs kept busy since then, on average."""
+        now = self.now()
+        taken = (now.busy - self.busy) - (now.own - self.own)
+        return max(0.0, taken / (now.clock - self.clock))
+
+
 def machine() -> dict[str, str]:
     """What the figures depend on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from bench import ISAS
 from cases import CASES, INFERENCES, MODES, WAVLM_BASE, WAVLM_LARGE, wavlm
 from memory import added
 from speed_page import page
-from timing import FEWEST, STOCK, Setting, Timing, isas, measure
+from timing import FEWEST, STOCK, Setting, Timing, Usage, isas, measure
 
 from fuzzytorch.rounding import MODES as ALL_MODES
 
@@ -49,11 +49,21 @@ def figures() -> dict[str, Any]:
         "machine": where,
         "modes": list(MODES),
         "measurements": [7, 21],
+        "only": "",
         "missing": {"instruction sets": [], "threads": [], "rows": {}},
-        "configurations": [{"isa": "avx2", "threads": 1, "machine": where, "rows": {"W": row}}],
+        "configurations": [
+            {"isa": "avx2", "threads": 1, "machine": where, "rows": {"W": row}, "others": 0.25}
+        ],
         "speedup": 1.8,
-        "scaling": {"avx2": {"W": {"1": row, "2": {**row, "seconds": half}}}},
-        "memory": {"bound": 1.3, "processes": 3, "bytes": {"M": dict.fromkeys(seconds, 2**20)}},
+        "scaling": {
+            "avx2": {"rows": {"W": {"1": row, "2": {**row, "seconds": half}}}, "others": 0.5}
+        },
+        "memory": {
+            "bound": 1.3,
+            "processes": 3,
+            "bytes": {"M": dict.fromkeys(seconds, 2**20)},
+            "spread": {"M": dict.fromkeys(seconds, 0.125)},
+        },
         "linearity": {"batch": linear, "samples": linear},
     }
 
@@ -71,6 +81,8 @@ def test_a_cell_at_its_bound_is_within() -> None:
     assert "| all | 4 | 4 |" in text
     assert "| W, AVX2 | 2.00 | 2.00 | 2.00 | 2.00 | 2.00 | 6% |" in text
     assert "4 of 4 cells reach 1.8." in text
+    assert "Other programs kept 0.25 processors busy." in text
+    assert "AVX2: Other programs kept 0.50 processors busy." in text
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -88,7 +100,7 @@ def test_a_cell_above_its_bound_is_bold_and_listed(mode: str) -> None:
 
 def test_a_gain_below_its_bound_is_bold() -> None:
     found = figures()
-    found["scaling"]["avx2"]["W"]["2"]["seconds"]["ud"] = 4.5
+    found["scaling"]["avx2"]["rows"]["W"]["2"]["seconds"]["ud"] = 4.5
     text = page(found)
     assert "| W, AVX2 | 2.00 | 2.00 | **1.00** | 2.00 | 2.00 | 6% |" in text
     assert "3 of 4 cells reach 1.8." in text
@@ -103,12 +115,15 @@ def test_linearity_is_per_unit_and_relative_to_the_first() -> None:
 
 
 def test_what_is_missing_is_said() -> None:
-    found = copy.deepcopy(figures())
+    found = figures()
     found["missing"] = {"instruction sets": ["avx512"], "threads": [2], "rows": {"W": "pack"}}
     text = page(found)
     assert "This machine does not have AVX-512" in text
     assert "two threads are left out" in text
     assert "W is left out, because the package pack is not installed." in text
+    found["only"] = "mm,conv"
+    assert "those whose name contains `mm` or `conv`, was measured." in page(found)
+    assert "A part of the rows" not in text
 
 
 def test_every_case_has_a_bound_for_every_mode_and_a_name_of_its_own() -> None:
@@ -147,6 +162,15 @@ def test_settings_are_measured_in_turn_and_at_least_as_often_as_promised() -> No
     found = measure(lambda: call, settings, budget=0.0)
     assert [timing.measurements for timing in found.values()] == [FEWEST, FEWEST]
     assert [n for i, n in enumerate(seen) if i == 0 or seen[i - 1] != n][:6] == [1, 2, 1, 2, 1, 2]
+
+
+def test_what_another_program_takes_of_the_processors_is_counted() -> None:
+    spin = "import time\nwhile time.process_time() < 0.6: pass"
+    start = Usage.now()
+    subprocess.run([sys.executable, "-c", spin], check=True)
+    clock = time.perf_counter() - start.clock
+    # Half of it at least: kernels may count whole ticks of whoever runs when the clock ticks.
+    assert start.others() * clock > 0.3
 
 
 def test_added_memory_is_the_peak_of_the_call_alone() -> None:
