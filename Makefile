@@ -11,7 +11,7 @@ SOURCES := $(shell find native -type f 2>/dev/null)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test census battery bench models fidelity docs lint clean
+.PHONY: help venv demo test census battery bench accuracy models fidelity docs lint clean
 
 help:
 	@echo "make venv      create .venv with torch and the package, kernels compiled"
@@ -19,7 +19,8 @@ help:
 	@echo "make test      run the test suite"
 	@echo "make census    hold PyTorch's own database of operations to the laws (half an hour)"
 	@echo "make battery   run the long statistical tests of the random bits"
-	@echo "make bench     times, memory and accuracy against stock torch"
+	@echo "make bench     regenerate docs/speed.md: times and memory against stock torch"
+	@echo "make accuracy  nearest rounding in our order against stock torch's order"
 	@echo "make models    regenerate docs/models.md: coverage and slowdown of whole models"
 	@echo "make fidelity  spread against stock torch under binary instrumentation"
 	@echo "make docs      regenerate docs/coverage.md from the table"
@@ -61,7 +62,12 @@ battery: venv
 	$(BIN)/python -m pytest -m battery $(ARGS)
 
 bench: venv
-	$(BIN)/python benchmarks/speed.py $(ARGS)
+	$(BIN)/python benchmarks/bench.py $(ARGS) > docs/speed.json.new
+	mv docs/speed.json.new docs/speed.json
+	$(BIN)/python benchmarks/speed_page.py docs/speed.json > docs/speed.md.new
+	mv docs/speed.md.new docs/speed.md
+
+accuracy: venv
 	$(BIN)/python benchmarks/accuracy.py
 
 models: venv

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from speed import STOCK, context, machine
+from timing import STOCK, context, machine
 from zoo import MODELS, TRAINED, Inference, Model, Training
 
 WEAK = ("COARSE", "UNCOVERED")
