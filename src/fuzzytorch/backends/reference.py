@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from fuzzytorch.backends.functions import EVALUATE
 from fuzzytorch.backends.protocol import K_BLOCK, SCAN_BLOCK, SCAN_ROWS, Geometry
 from fuzzytorch.backends.reduction import Reduction
 from fuzzytorch.backends.rounded import Draws, keeps_binary64_range, rounded
 from fuzzytorch.backends.windows import Axis, conv_axes, phase_axes, windows
-from fuzzytorch.program import LANES, ROUNDED, TILE, Program
+from fuzzytorch.program import EXACT, FUNCTIONS, LANES, TILE, Program
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.stream import Stream
 
@@ -41,11 +42,13 @@ class ReferenceBackend:
         for block, (name, *sources) in enumerate(program.code):
             operation = str(name)
             operands = tuple(registers[int(r)] for r in sources)
-            if operation in ROUNDED:
-                draw = _element_draws(out.numel(), rounding, stream, block, out.device)
-                registers.append(rounded(operation, operands, draw, rounding))
-            else:
+            if operation in EXACT:
                 registers.append(_EXACT[operation](*operands))
+                continue
+            if operation in FUNCTIONS:
+                operation, operands = "round", (EVALUATE[operation](*operands),)
+            draw = _element_draws(out.numel(), rounding, stream, block, out.device)
+            registers.append(rounded(operation, operands, draw, rounding))
         _store(registers[-1], out)
 
     def reduce(

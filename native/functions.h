@@ -1,0 +1,279 @@
+// Transcendental functions of binary64: the native twin of backends/functions.py, which
+// explains the algorithms.  The same additions, multiplications, divisions, bit operations
+// and table lookups in the same order, nothing fused, so that every instruction set
+// computes the bits of the specification.
+//
+// Registers whose lanes all lie where nothing can leave the range take a shorter way to
+// the same bits; a register with other lanes goes the whole one.
+#pragma once
+
+#include "function_constants.h"
+#include "kernels.h"
+#include "vector.h"
+
+namespace prism {
+namespace PRISM_ISA {
+
+constexpr double kShift = 0x1.8p52;
+constexpr std::int64_t kShiftBits = 0x4338000000000000;
+constexpr std::int64_t kSqrtHalfBits = 0x3FE6A09E667F3BCD;
+constexpr std::int64_t kExponentBits = std::int64_t{1} << 52;
+constexpr std::int64_t kSignBit = std::int64_t{1} << 63;
+constexpr int kErfIntervals = 16;
+constexpr int kErfTerms = sizeof(kErf) / sizeof(double) / kErfIntervals;
+constexpr int kExpTerms = sizeof(kExp) / sizeof(double);
+constexpr int kLogTerms = sizeof(kLog) / sizeof(double);
+
+PRISM_INLINE vd filled(double x) { return x - (vd){}; }
+PRISM_INLINE vd choose(vl condition, vd a, vd b) {
+  return (vd)(((vl)a & condition) | ((vl)b & ~condition));
+}
+PRISM_INLINE vd magnitude(vd x) { return (vd)((vl)x & ~kSignBit); }
+PRISM_INLINE vd with_sign(vd x, vd sign) {
+  return (vd)(((vl)x & ~kSignBit) | ((vl)sign & kSignBit));
+}
+PRISM_INLINE vd at_least(vd x, double bound) { return choose(x < bound, filled(bound), x); }
+PRISM_INLINE vd at_most(vd x, double bound) { return choose(x > bound, filled(bound), x); }
+
+// Whether the comparison holds in every lane.
+PRISM_INLINE bool holds(vl condition) {
+#if defined(__AVX512F__)
+  return _mm512_movepi64_mask((__m512i)condition) == 0xFF;
+#elif defined(__AVX2__)
+  return _mm256_movemask_pd((__m256d)condition) == 0xF;
+#else
+  bool all = true;
+  PRISM_UNROLL for (int i = 0; i < kDoubles; ++i) all &= condition[i] != 0;
+  return all;
+#endif
+}
+
+// 2^k; `k` may carry the bits of the shift, which leave on the left.
+PRISM_INLINE vd power_of_two(vl k) { return (vd)((k + 1023) << 52); }
+
+// Pairs of terms, pairs of pairs, and so on.
+template <int terms>
+PRISM_INLINE vd polynomial(vd x, const vd (&term)[terms]) {
+  if constexpr (terms == 1) {
+    return term[0];
+  } else {
+    vd next[(terms + 1) / 2];
+    PRISM_UNROLL for (int i = 0; i < terms / 2; ++i) next[i] = term[2 * i] + term[2 * i + 1] * x;
+    if constexpr (terms % 2 != 0) next[terms / 2] = term[terms - 1];
+    return polynomial(x * x, next);
+  }
+}
+template <int terms>
+PRISM_INLINE vd polynomial(vd x, const double (&term)[terms]) {
+  vd broadcast[terms];
+  PRISM_UNROLL for (int i = 0; i < terms; ++i) broadcast[i] = filled(term[i]);
+  return polynomial(x, broadcast);
+}
+
+// x = k ln 2 + r + rest.
+struct Reduced {
+  vl k;  // and the bits of the shift
+  vd r, tail, rest;
+};
+PRISM_INLINE Reduced reduced(vd x) {
+  const vd shifted = x * kLog2E + kShift;
+  const vd k = shifted - kShift;
+  const vd high = x - k * kLn2[0], low = k * kLn2[1];
+  const vd r = high - low;
+  return {(vl)shifted, r, (r * r) * polynomial(r, kExp), (high - r) - low};
+}
+
+// y * 2^k: by the exponent alone where neither is out of range.
+template <bool whole>
+PRISM_INLINE vd scaled(vd y, vl k) {
+  if constexpr (!whole) return (vd)((vl)y + (k << 52));
+  const vu lifted = (vu)(k - (kShiftBits - 2048));
+  const vl half = (vl)(lifted >> 1) - 1024;
+  return y * power_of_two(half) * power_of_two(k - half);
+}
+
+struct Exp {
+  PRISM_INLINE static vl common(vd x) { return magnitude(x) <= 708.0; }
+  template <bool whole>
+  PRISM_INLINE static vd of(vd x) {
+    if constexpr (whole) x = at_most(at_least(x, -746.0), 710.0);
+    const Reduced d = reduced(x);
+    return scaled<whole>(1.0 + (d.r + d.tail), d.k);
+  }
+};
+
+struct Expm1 {
+  PRISM_INLINE static vl common(vd x) { return magnitude(x) <= 40.0; }
+  template <bool whole>
+  PRISM_INLINE static vd of(vd x) {
+    const Reduced d = reduced(whole ? at_most(at_least(x, -40.0), 710.0) : x);
+    vl k = d.k;
+    if constexpr (whole) {
+      const vl beyond = k > kShiftBits + 62;
+      k = (k & ~beyond) | ((kShiftBits + 62) & beyond);
+    }
+    const vd one = 1.0 - power_of_two(-k);
+    const vd total = one + d.r, part = total - one;
+    const vd error = (one - (total - part)) + (d.r - part);
+    return with_sign(scaled<whole>(total + (d.tail + (error + d.rest)), d.k), x);
+  }
+};
+
+struct Tanh {
+  PRISM_INLINE static vl common(vd) { return (vl){} - 1; }
+  template <bool>
+  PRISM_INLINE static vd of(vd x) {
+    const vd a = at_most(magnitude(x), 20.0);
+    const Reduced d = reduced(a + a);
+    const vd power = scaled<false>(1.0 + (d.r + d.tail), d.k);
+    const vd z = a * a;
+    const vd numerator = a * (z * (kTanhP[0] + z * (kTanhP[1] + z * kTanhP[2])));
+    const vd denominator = kTanhQ[0] + z * (kTanhQ[1] + z * (kTanhQ[2] + z));
+    const vl small = a < 0.625;
+    const vd quotient =
+        choose(small, numerator, filled(-2.0)) / choose(small, denominator, power + 1.0);
+    return with_sign(choose(small, a, filled(1.0)) + quotient, x);
+  }
+};
+
+#if !defined(__AVX512F__)
+// The table of erf with the numbers of an interval side by side, padded to whole registers.
+struct ErfRows {
+  static constexpr int kWidth = (kErfTerms + kDoubles - 1) / kDoubles * kDoubles;
+  double row[kErfIntervals][kWidth];
+  constexpr ErfRows() : row() {
+    for (int i = 0; i < kErfIntervals; ++i) {
+      for (int t = 0; t < kErfTerms; ++t) row[i][t] = kErf[t * kErfIntervals + i];
+    }
+  }
+};
+alignas(64) constexpr ErfRows kErfRows;
+#endif
+
+// Point, value and terms of the interval in the last four bits of each lane.
+PRISM_INLINE void erf_terms(vl interval, vd (&term)[kErfTerms]) {
+#if defined(__AVX512F__)
+  PRISM_UNROLL for (int t = 0; t < kErfTerms; ++t) {
+    const double* row = kErf + t * kErfIntervals;
+    term[t] = (vd)_mm512_permutex2var_pd(_mm512_load_pd(row), (__m512i)interval,
+                                         _mm512_load_pd(row + 8));
+  }
+#else
+  interval &= kErfIntervals - 1;
+  const double* row[kDoubles];
+  PRISM_UNROLL for (int i = 0; i < kDoubles; ++i) row[i] = kErfRows.row[interval[i]];
+#if defined(__AVX2__)
+  PRISM_UNROLL for (int t = 0; t < kErfTerms; t += 4) {
+    const __m256d a = _mm256_load_pd(row[0] + t), b = _mm256_load_pd(row[1] + t);
+    const __m256d c = _mm256_load_pd(row[2] + t), d = _mm256_load_pd(row[3] + t);
+    const __m256d ab0 = _mm256_unpacklo_pd(a, b), ab1 = _mm256_unpackhi_pd(a, b);
+    const __m256d cd0 = _mm256_unpacklo_pd(c, d), cd1 = _mm256_unpackhi_pd(c, d);
+    const __m256d columns[4] = {
+        _mm256_permute2f128_pd(ab0, cd0, 0x20), _mm256_permute2f128_pd(ab1, cd1, 0x20),
+        _mm256_permute2f128_pd(ab0, cd0, 0x31), _mm256_permute2f128_pd(ab1, cd1, 0x31)};
+    PRISM_UNROLL for (int i = 0; i < 4 && t + i < kErfTerms; ++i) term[t + i] = (vd)columns[i];
+  }
+#else
+  PRISM_UNROLL for (int t = 0; t < kErfTerms; ++t) term[t] = (vd){row[0][t], row[1][t]};
+#endif
+#endif
+}
+
+struct Erf {
+  PRISM_INLINE static vl common(vd) { return (vl){} - 1; }
+  template <bool>
+  PRISM_INLINE static vd of(vd x) {
+    const vd a = at_most(magnitude(x), 6.0);
+    vd term[kErfTerms];
+    erf_terms((vl)(a * kErfScale + kShift), term);
+    const vd d = a - term[0];
+    vd series[kErfTerms - 2];
+    PRISM_UNROLL for (int i = 2; i < kErfTerms; ++i) series[i - 2] = term[i];
+    return with_sign(term[1] + (d + d * polynomial(d, series)), x);
+  }
+};
+
+PRISM_INLINE vd logarithm(vd u, vd correction, vl exponent) {
+  const vl lifted = (vl)u - (kSqrtHalfBits - (std::int64_t{1024} << 52));
+  const vd k = (vd)((vl)((vu)lifted >> 52) + (kShiftBits - 1024) - exponent) - kShift;
+  const vd f = (vd)((lifted & (kExponentBits - 1)) + kSqrtHalfBits) - 1.0;
+  const vd s = f / (f + 2.0);
+  const vd z = s * s;
+  const vd half = (f * f) * 0.5;
+  const vd tail = s * (half + z * polynomial(z, kLog)) + (k * kLn2[1] + correction);
+  return k * kLn2[0] - ((half - tail) - f);
+}
+
+// What a logarithm is where it is no number, `pole` being where it is -Inf.
+PRISM_INLINE vd outside(vd y, vd x, double pole) {
+  const vd below = choose(x == pole, filled(-__builtin_inf()), filled(__builtin_nan("")));
+  y = choose(x > pole, y, below);
+  return choose(x == __builtin_inf(), x, y);
+}
+
+struct Log {
+  PRISM_INLINE static vl common(vd x) { return (x >= 0x1p-1022) & (x < __builtin_inf()); }
+  template <bool whole>
+  PRISM_INLINE static vd of(vd x) {
+    if constexpr (!whole) return logarithm(x, vd{}, vl{});
+    const vl subnormal = x < 0x1p-1022;
+    const vd y = logarithm(choose(subnormal, x * 0x1p54, x), vd{}, subnormal & 54);
+    return outside(y, x, 0.0);
+  }
+};
+
+struct Log1p {
+  PRISM_INLINE static vl common(vd x) { return (x > -1.0) & (x < __builtin_inf()); }
+  template <bool whole>
+  PRISM_INLINE static vd of(vd x) {
+    const vd u = x + 1.0, part = u - 1.0;
+    const vd lost = (1.0 - (u - part)) + (x - part);
+    const vd y = with_sign(logarithm(u, lost / u, vl{}), x);
+    return whole ? outside(y, x, -1.0) : y;
+  }
+};
+
+template <class Function>
+__attribute__((noinline)) void evaluate_whole(D16& x) {
+  PRISM_UNROLL for (int i = 0; i < kD; ++i) x.v[i] = Function::template of<true>(x.v[i]);
+}
+
+PRISM_INLINE D16 load_binary64(const float* p) { return load_widened(p); }
+PRISM_INLINE D16 load_binary64(const double* p) { return load(p); }
+
+template <class Function, class T>
+__attribute__((noinline)) void evaluate(std::int64_t count, const T* x, double* out) {
+  for (std::int64_t i = 0; i < count; i += kGroup) {
+    D16 y = load_binary64(x + i);
+    vl common = (vl){} - 1;
+    PRISM_UNROLL for (int j = 0; j < kD; ++j) common &= Function::common(y.v[j]);
+    if (__builtin_expect(holds(common), 1)) {
+      PRISM_UNROLL for (int j = 0; j < kD; ++j) y.v[j] = Function::template of<false>(y.v[j]);
+    } else {
+      evaluate_whole<Function>(y);
+    }
+    store(out + i, y);
+  }
+}
+
+// The value of a function in binary64 for whole groups of elements, of which `count` matter.
+template <class T>
+void evaluate(Op op, std::int64_t count, const T* x, double* out) {
+  switch (op) {
+    case Op::exp:
+      return evaluate<Exp>(count, x, out);
+    case Op::expm1:
+      return evaluate<Expm1>(count, x, out);
+    case Op::log:
+      return evaluate<Log>(count, x, out);
+    case Op::log1p:
+      return evaluate<Log1p>(count, x, out);
+    case Op::tanh:
+      return evaluate<Tanh>(count, x, out);
+    default:
+      return evaluate<Erf>(count, x, out);
+  }
+}
+
+}  // namespace PRISM_ISA
+}  // namespace prism
