@@ -25,15 +25,13 @@ constexpr int kExpTerms = sizeof(kExp) / sizeof(double);
 constexpr int kLogTerms = sizeof(kLog) / sizeof(double);
 
 PRISM_INLINE vd filled(double x) { return x - (vd){}; }
-PRISM_INLINE vd choose(vl condition, vd a, vd b) {
-  return (vd)(((vl)a & condition) | ((vl)b & ~condition));
-}
+PRISM_INLINE vd choose(vl condition, vd a, vd b) { return condition ? a : b; }
 PRISM_INLINE vd magnitude(vd x) { return (vd)((vl)x & ~kSignBit); }
 PRISM_INLINE vd with_sign(vd x, vd sign) {
   return (vd)(((vl)x & ~kSignBit) | ((vl)sign & kSignBit));
 }
-PRISM_INLINE vd at_least(vd x, double bound) { return choose(x < bound, filled(bound), x); }
-PRISM_INLINE vd at_most(vd x, double bound) { return choose(x > bound, filled(bound), x); }
+PRISM_INLINE vd at_least(vd x, double bound) { return x < bound ? filled(bound) : x; }
+PRISM_INLINE vd at_most(vd x, double bound) { return x > bound ? filled(bound) : x; }
 
 // Whether the comparison holds in every lane.
 PRISM_INLINE bool holds(vl condition) {
@@ -150,46 +148,77 @@ struct ErfRows {
 alignas(64) constexpr ErfRows kErfRows;
 #endif
 
-// Point, value and terms of the interval in the last four bits of each lane.
-PRISM_INLINE void erf_terms(vl interval, vd (&term)[kErfTerms]) {
+// The numbers of the intervals in the last four bits of each lane: point, value and terms.
+struct ErfTerms {
 #if defined(__AVX512F__)
-  PRISM_UNROLL for (int t = 0; t < kErfTerms; ++t) {
-    const double* row = kErf + t * kErfIntervals;
-    term[t] = (vd)_mm512_permutex2var_pd(_mm512_load_pd(row), (__m512i)interval,
-                                         _mm512_load_pd(row + 8));
+  vl interval[kD];
+  PRISM_INLINE explicit ErfTerms(const vl (&lanes)[kD]) {
+    PRISM_UNROLL for (int j = 0; j < kD; ++j) interval[j] = lanes[j];
+  }
+  PRISM_INLINE D16 get(int t) const {
+    const __m512d low = _mm512_load_pd(kErf + t * kErfIntervals);
+    const __m512d high = _mm512_load_pd(kErf + t * kErfIntervals + 8);
+    D16 r;
+    PRISM_UNROLL for (int j = 0; j < kD; ++j) {
+      r.v[j] = (vd)_mm512_permutex2var_pd(low, (__m512i)interval[j], high);
+    }
+    return r;
   }
 #else
-  interval &= kErfIntervals - 1;
-  const double* row[kDoubles];
-  PRISM_UNROLL for (int i = 0; i < kDoubles; ++i) row[i] = kErfRows.row[interval[i]];
+  D16 term[ErfRows::kWidth];
+  PRISM_INLINE explicit ErfTerms(const vl (&lanes)[kD]) {
+    PRISM_UNROLL for (int j = 0; j < kD; ++j) {
+      const vl interval = lanes[j] & (kErfIntervals - 1);
+      const double* row[kDoubles];
+      PRISM_UNROLL for (int i = 0; i < kDoubles; ++i) row[i] = kErfRows.row[interval[i]];
 #if defined(__AVX2__)
-  PRISM_UNROLL for (int t = 0; t < kErfTerms; t += 4) {
-    const __m256d a = _mm256_load_pd(row[0] + t), b = _mm256_load_pd(row[1] + t);
-    const __m256d c = _mm256_load_pd(row[2] + t), d = _mm256_load_pd(row[3] + t);
-    const __m256d ab0 = _mm256_unpacklo_pd(a, b), ab1 = _mm256_unpackhi_pd(a, b);
-    const __m256d cd0 = _mm256_unpacklo_pd(c, d), cd1 = _mm256_unpackhi_pd(c, d);
-    const __m256d columns[4] = {
-        _mm256_permute2f128_pd(ab0, cd0, 0x20), _mm256_permute2f128_pd(ab1, cd1, 0x20),
-        _mm256_permute2f128_pd(ab0, cd0, 0x31), _mm256_permute2f128_pd(ab1, cd1, 0x31)};
-    PRISM_UNROLL for (int i = 0; i < 4 && t + i < kErfTerms; ++i) term[t + i] = (vd)columns[i];
-  }
+      PRISM_UNROLL for (int t = 0; t < ErfRows::kWidth; t += 4) {
+        const __m256d a = _mm256_load_pd(row[0] + t), b = _mm256_load_pd(row[1] + t);
+        const __m256d c = _mm256_load_pd(row[2] + t), d = _mm256_load_pd(row[3] + t);
+        const __m256d ab0 = _mm256_unpacklo_pd(a, b), ab1 = _mm256_unpackhi_pd(a, b);
+        const __m256d cd0 = _mm256_unpacklo_pd(c, d), cd1 = _mm256_unpackhi_pd(c, d);
+        term[t].v[j] = (vd)_mm256_permute2f128_pd(ab0, cd0, 0x20);
+        term[t + 1].v[j] = (vd)_mm256_permute2f128_pd(ab1, cd1, 0x20);
+        term[t + 2].v[j] = (vd)_mm256_permute2f128_pd(ab0, cd0, 0x31);
+        term[t + 3].v[j] = (vd)_mm256_permute2f128_pd(ab1, cd1, 0x31);
+      }
 #else
-  PRISM_UNROLL for (int t = 0; t < kErfTerms; ++t) term[t] = (vd){row[0][t], row[1][t]};
+      PRISM_UNROLL for (int t = 0; t < kErfTerms; ++t) term[t].v[j] = (vd){row[0][t], row[1][t]};
 #endif
+    }
+  }
+  PRISM_INLINE D16 get(int t) const { return term[t]; }
 #endif
-}
+};
 
 struct Erf {
   PRISM_INLINE static vl common(vd) { return (vl){} - 1; }
   template <bool>
-  PRISM_INLINE static vd of(vd x) {
-    const vd a = at_most(magnitude(x), 6.0);
-    vd term[kErfTerms];
-    erf_terms((vl)(a * kErfScale + kShift), term);
-    const vd d = a - term[0];
-    vd series[kErfTerms - 2];
-    PRISM_UNROLL for (int i = 2; i < kErfTerms; ++i) series[i - 2] = term[i];
-    return with_sign(term[1] + (d + d * polynomial(d, series)), x);
+  PRISM_INLINE static void of(D16& x) {
+    constexpr int kSeries = kErfTerms - 2, kPairs = (kSeries + 1) / 2;
+    vd d[kD], pair[kD][kPairs];
+    vl interval[kD];
+    PRISM_UNROLL for (int j = 0; j < kD; ++j) {
+      d[j] = at_most(magnitude(x.v[j]), 6.0);
+      interval[j] = (vl)(d[j] * kErfScale + kShift);
+    }
+    const ErfTerms terms(interval);
+    const D16 point = terms.get(0);
+    PRISM_UNROLL for (int j = 0; j < kD; ++j) d[j] = d[j] - point.v[j];
+    // The first level of `polynomial`, so that a term is needed no longer than it is read.
+    PRISM_UNROLL for (int p = 0; p < kPairs; ++p) {
+      const D16 first = terms.get(2 + 2 * p);
+      PRISM_UNROLL for (int j = 0; j < kD; ++j) pair[j][p] = first.v[j];
+      if (2 * p + 1 < kSeries) {
+        const D16 second = terms.get(3 + 2 * p);
+        PRISM_UNROLL for (int j = 0; j < kD; ++j) pair[j][p] = pair[j][p] + second.v[j] * d[j];
+      }
+    }
+    const D16 value = terms.get(1);
+    PRISM_UNROLL for (int j = 0; j < kD; ++j) {
+      const vd sum = d[j] + d[j] * polynomial(d[j] * d[j], pair[j]);
+      x.v[j] = with_sign(value.v[j] + sum, x.v[j]);
+    }
   }
 };
 
@@ -233,9 +262,19 @@ struct Log1p {
   }
 };
 
+// A function that is written for one register, on all of them.
+template <class Function>
+struct Each {
+  PRISM_INLINE static vl common(vd x) { return Function::common(x); }
+  template <bool whole>
+  PRISM_INLINE static void of(D16& x) {
+    PRISM_UNROLL for (int j = 0; j < kD; ++j) x.v[j] = Function::template of<whole>(x.v[j]);
+  }
+};
+
 template <class Function>
 __attribute__((noinline)) void evaluate_whole(D16& x) {
-  PRISM_UNROLL for (int i = 0; i < kD; ++i) x.v[i] = Function::template of<true>(x.v[i]);
+  Function::template of<true>(x);
 }
 
 PRISM_INLINE D16 load_binary64(const float* p) { return load_widened(p); }
@@ -248,7 +287,7 @@ __attribute__((noinline)) void evaluate(std::int64_t count, const T* x, double* 
     vl common = (vl){} - 1;
     PRISM_UNROLL for (int j = 0; j < kD; ++j) common &= Function::common(y.v[j]);
     if (__builtin_expect(holds(common), 1)) {
-      PRISM_UNROLL for (int j = 0; j < kD; ++j) y.v[j] = Function::template of<false>(y.v[j]);
+      Function::template of<false>(y);
     } else {
       evaluate_whole<Function>(y);
     }
@@ -261,15 +300,15 @@ template <class T>
 void evaluate(Op op, std::int64_t count, const T* x, double* out) {
   switch (op) {
     case Op::exp:
-      return evaluate<Exp>(count, x, out);
+      return evaluate<Each<Exp>>(count, x, out);
     case Op::expm1:
-      return evaluate<Expm1>(count, x, out);
+      return evaluate<Each<Expm1>>(count, x, out);
     case Op::log:
-      return evaluate<Log>(count, x, out);
+      return evaluate<Each<Log>>(count, x, out);
     case Op::log1p:
-      return evaluate<Log1p>(count, x, out);
+      return evaluate<Each<Log1p>>(count, x, out);
     case Op::tanh:
-      return evaluate<Tanh>(count, x, out);
+      return evaluate<Each<Tanh>>(count, x, out);
     default:
       return evaluate<Erf>(count, x, out);
   }

@@ -48,14 +48,12 @@ def _power_of_two(k: torch.Tensor) -> torch.Tensor:
 
 def _polynomial(x: torch.Tensor, terms: Sequence[float | torch.Tensor]) -> torch.Tensor:
     """Pairs of terms, pairs of pairs, and so on (Estrin): short chains of operations."""
-    level: list[float | torch.Tensor] = list(terms)
+    level = [torch.as_tensor(t, dtype=x.dtype, device=x.device) for t in terms]
     while len(level) > 1:
         pairs = zip(level[::2], level[1::2], strict=False)
         level = [a + b * x for a, b in pairs] + level[len(level) & ~1 :]
         x = x * x
-    result = level[0]
-    assert isinstance(result, torch.Tensor)
-    return result
+    return level[0]
 
 
 def _reduced(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -139,9 +137,7 @@ def log(x: torch.Tensor) -> torch.Tensor:
     """The logarithm of 1 + f and of the power of two."""
     subnormal = x < 2.0**-1022
     zero = torch.zeros_like(x)
-    y = torch.where(
-        subnormal, _logarithm(x * 2.0**54, zero, 54), _logarithm(x, zero, 0)
-    )
+    y = torch.where(subnormal, _logarithm(x * 2.0**54, zero, 54), _logarithm(x, zero, 0))
     y = torch.where(x > 0, y, torch.where(x == 0, -torch.inf, torch.nan))
     return torch.where(x == torch.inf, x, y)
 

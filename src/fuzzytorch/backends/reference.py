@@ -36,6 +36,7 @@ class ReferenceBackend:
         out: torch.Tensor,
         rounding: Rounding,
         stream: Stream,
+        first: int = 0,
     ) -> None:
         registers = [x.reshape(-1).double() for x in inputs]
         registers += [_scalar(value, out) for value in scalars]
@@ -47,7 +48,7 @@ class ReferenceBackend:
                 continue
             if operation in FUNCTIONS:
                 operation, operands = "round", (EVALUATE[operation](*operands),)
-            draw = _element_draws(out.numel(), rounding, stream, block, out.device)
+            draw = _element_draws(out.numel(), rounding, stream, block, out.device, first)
             registers.append(rounded(operation, operands, draw, rounding))
         _store(registers[-1], out)
 
@@ -227,10 +228,15 @@ def _matrix_product(
 
 
 def _element_draws(
-    count: int, rounding: Rounding, stream: Stream, block: int, device: torch.device
+    count: int,
+    rounding: Rounding,
+    stream: Stream,
+    block: int,
+    device: torch.device,
+    first: int = 0,
 ) -> torch.Tensor | None:
     """The draws of ``count`` elements in logical order: int64 ``(count,)``, or ``None``."""
-    rows = torch.arange(math.ceil(count / TILE), device=device)
+    rows = first // TILE + torch.arange(math.ceil(count / TILE), device=device)
     draws = Draws(rounding, stream, rows, block, LANES)
     steps = [draw for step in range(TILE // LANES) if (draw := draws.at(step)) is not None]
     return torch.stack(steps, 1).reshape(-1)[:count] if steps else None
