@@ -192,6 +192,7 @@ struct ErfTerms {
 };
 
 struct Erf {
+  static constexpr int kTogether = 1;
   PRISM_INLINE static vl common(vd) { return (vl){} - 1; }
   template <bool>
   PRISM_INLINE static void of(D16& x) {
@@ -223,8 +224,8 @@ struct Erf {
 };
 
 PRISM_INLINE vd logarithm(vd u, vd correction, vl exponent) {
-  const vl lifted = (vl)u - (kSqrtHalfBits - (std::int64_t{1024} << 52));
-  const vd k = (vd)((vl)((vu)lifted >> 52) + (kShiftBits - 1024) - exponent) - kShift;
+  const vl lifted = (vl)u - (kSqrtHalfBits - (std::int64_t{1023} << 52));
+  const vd k = (vd)((vl)((vu)lifted >> 52) + (kShiftBits - 1023) - exponent) - kShift;
   const vd f = (vd)((lifted & (kExponentBits - 1)) + kSqrtHalfBits) - 1.0;
   const vd s = f / (f + 2.0);
   const vd z = s * s;
@@ -265,6 +266,7 @@ struct Log1p {
 // A function that is written for one register, on all of them.
 template <class Function>
 struct Each {
+  static constexpr int kTogether = kD == 2 ? 2 : 1;
   PRISM_INLINE static vl common(vd x) { return Function::common(x); }
   template <bool whole>
   PRISM_INLINE static void of(D16& x) {
@@ -280,18 +282,27 @@ __attribute__((noinline)) void evaluate_whole(D16& x) {
 PRISM_INLINE D16 load_binary64(const float* p) { return load_widened(p); }
 PRISM_INLINE D16 load_binary64(const double* p) { return load(p); }
 
+// Two groups at once where both are common: their chains of operations hide each other's latency.
 template <class Function, class T>
 __attribute__((noinline)) void evaluate(std::int64_t count, const T* x, double* out) {
-  for (std::int64_t i = 0; i < count; i += kGroup) {
-    D16 y = load_binary64(x + i);
-    vl common = (vl){} - 1;
-    PRISM_UNROLL for (int j = 0; j < kD; ++j) common &= Function::common(y.v[j]);
-    if (__builtin_expect(holds(common), 1)) {
-      Function::template of<false>(y);
-    } else {
-      evaluate_whole<Function>(y);
+  const std::int64_t groups = (count + kGroup - 1) / kGroup;
+  for (std::int64_t g = 0; g < groups; g += Function::kTogether) {
+    D16 y[Function::kTogether];
+    const int n = groups - g < Function::kTogether ? 1 : Function::kTogether;
+    PRISM_UNROLL for (int i = 0; i < Function::kTogether; ++i) {
+      y[i] = load_binary64(x + (g + (i < n ? i : 0)) * kGroup);
     }
-    store(out + i, y);
+    vl common = (vl){} - 1;
+    PRISM_UNROLL for (int i = 0; i < Function::kTogether; ++i) {
+      PRISM_UNROLL for (int j = 0; j < kD; ++j) common &= Function::common(y[i].v[j]);
+    }
+    if (__builtin_expect(holds(common), 1)) {
+      PRISM_UNROLL for (int i = 0; i < Function::kTogether; ++i) Function::template of<false>(y[i]);
+    } else {
+      for (int i = 0; i < n; ++i) evaluate_whole<Function>(y[i]);
+    }
+    store(out + g * kGroup, y[0]);
+    if (n > 1) store(out + (g + 1) * kGroup, y[Function::kTogether - 1]);
   }
 }
 

@@ -1,12 +1,12 @@
-"""Transcendental functions of binary64 as sequences of exact-to-the-bit operations.
+"""Transcendental functions of binary64 as sequences of operations that IEEE 754 defines.
 
 The algorithms are part of the specification: additions, multiplications, divisions, bit
 operations and table lookups in the order written here, each rounded to nearest and none fused,
 so that every machine computes the same bits.  ``native/functions.h`` has the same sequences.
 The constants are those of ``tools/function_coefficients.py``.
 
-Errors in units in the last place of the result, the largest seen over 10^6 arguments:
-exp {EXP}, expm1 {EXPM1}, log {LOG}, log1p {LOG1P}, tanh {TANH}, erf {ERF}.
+Errors in units in the last place of the result, the largest seen over 10^5 arguments:
+exp 1.00, expm1 1.18, log 0.77, log1p 0.77, tanh 1.27, erf 0.93.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def _logarithm(u: torch.Tensor, correction: torch.Tensor, exponent: int) -> torc
 
     With ``u = 2^k (1 + f)`` and ``s = f / (2 + f)``: ``log(1 + f) = f - f^2/2 + s (f^2/2 + R)``.
     """
-    lifted = _bits(u) - _SQRT_HALF_BITS + (1024 << 52)
-    exponents = (lifted >> 52) + (_SHIFT_BITS - 1024 - exponent)
+    lifted = _bits(u) - _SQRT_HALF_BITS + (1023 << 52)
+    exponents = (lifted >> 52) + (_SHIFT_BITS - 1023 - exponent)
     k = exponents.view(torch.float64) - _SHIFT
     f = ((lifted & _MANTISSA) + _SQRT_HALF_BITS).view(torch.float64) - 1.0
     s = f / (f + 2.0)
