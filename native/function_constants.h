@@ -2,6 +2,7 @@
 // Written by tools/function_coefficients.py: change that and run it again.
 #pragma once
 
+// clang-format off
 namespace prism {
 
 // 1 / ln 2

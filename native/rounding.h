@@ -21,9 +21,25 @@ struct Rounding {
 
 // Scalar operations: those that round, functions, exact ones; the codes are those of program.py.
 enum class Op : int {
-  add, sub, mul, div, sqrt, fma, round,
-  exp, expm1, log, log1p, tanh, erf,
-  neg, abs, min, max, copysign, select
+  add,
+  sub,
+  mul,
+  div,
+  sqrt,
+  fma,
+  round,
+  exp,
+  expm1,
+  log,
+  log1p,
+  tanh,
+  erf,
+  neg,
+  abs,
+  min,
+  max,
+  copysign,
+  select
 };
 
 // Operations of the reductions.

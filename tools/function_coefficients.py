@@ -127,7 +127,7 @@ def python_module(values: Table) -> str:
 
 def native_header(values: Table) -> str:
     lines = ["// Constants of the transcendental functions.", f"// {HEADER}", "#pragma once", ""]
-    lines += ["namespace prism {", ""]
+    lines += ["// clang-format off", "namespace prism {", ""]
     for name, (meaning, numbers) in values.items():
         camel = "k" + "".join(part.capitalize() for part in name.split("_"))
         lines += [f"// {meaning}"]

@@ -5,7 +5,8 @@ Registers are numbered: first the inputs, then the scalars, then one result per
 instruction; the last result is the output.  A single ``add`` and the whole
 update of an optimizer are the same kind of value, so that one primitive, one
 native kernel and one reference interpreter serve all elementwise operations,
-and composite operations round once per scalar operation without a temporary.
+and composite operations, transcendental functions included, round once per scalar operation without
+a temporary.
 """
 
 from __future__ import annotations

@@ -136,11 +136,7 @@ class Call:
         not fit, so that a row can pass ``call.out`` without a test.
         """
         inputs = tuple(self._input(x, program, i) for i, x in enumerate(inputs))
-        shape = inputs[0].shape
-        for x in inputs[1:]:
-            if x.shape != shape:
-                # As torch.broadcast_shapes, which is Python and slower than many a kernel.
-                shape = torch._C._infer_size(shape, x.shape)
+        shape = _shape(inputs)
         if out is None or out.shape != shape or out.dtype != self.dtype:
             out = _empty(shape, inputs, self.dtype)
         if out.numel() > 0:
@@ -177,7 +173,7 @@ class Call:
         the value must not depend on the layout.  ``out`` as in :meth:`elementwise`.
         """
         tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-        shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+        shape = _shape(tensors)
         if out is None or out.shape != shape or out.dtype != self.dtype:
             like = tensors[0]
             same = like.shape == shape and not like.is_contiguous()
@@ -289,6 +285,15 @@ class Call:
             self.backend.accumulate(index, source, out, self.rounding, self._next_stream())
             self.operations += source.numel()
         return out
+
+
+def _shape(tensors: Sequence[torch.Tensor]) -> torch.Size:
+    shape = tensors[0].shape
+    for x in tensors[1:]:
+        if x.shape != shape:
+            # As torch.broadcast_shapes, which is Python and slower than many a kernel.
+            shape = torch._C._infer_size(shape, x.shape)
+    return shape
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
