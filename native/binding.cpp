@@ -59,7 +59,8 @@ Geometry geometry(const nb::tuple& stride, const nb::tuple& padding, const nb::t
 
 template <class T>
 void elementwise(const nb::tuple& where, const nb::tuple& code, const nb::tuple& inputs,
-                 const nb::tuple& wide, const nb::tuple& scalars, const nb::tuple& out) {
+                 const nb::tuple& wide, const nb::tuple& scalars, const nb::tuple& out,
+                 std::int64_t first) {
   const std::size_t instructions = code.size() / 4;
   if (inputs.size() > prism::kMaxInputs || scalars.size() > prism::kMaxScalars ||
       instructions > prism::kMaxInstructions) {
@@ -87,7 +88,7 @@ void elementwise(const nb::tuple& where, const nb::tuple& code, const nb::tuple&
   const Context c = context(where);
   const View<T> target = view<T>(out);
   const nb::gil_scoped_release release;
-  prism::elementwise(c, program, operands, values, target);
+  prism::elementwise(c, program, operands, values, target, first);
 }
 
 template <class T>

@@ -34,7 +34,7 @@ const void* tile_input(const Prepared& input, std::int64_t first, std::int64_t c
 template <class T>
 void elementwise(const Context& context, const std::vector<Instruction>& code,
                  const std::vector<Operand>& inputs, const std::vector<T>& scalars,
-                 const View<T>& out) {
+                 const View<T>& out, std::int64_t first) {
   const Primitives<T>& kernel = kernels().of<T>();
   const Block key = stream_key(context.stream);
   const std::int64_t count = out.count();
@@ -58,25 +58,25 @@ void elementwise(const Context& context, const std::vector<Instruction>& code,
     t.scratch = scratch;
     T* result = scratch + registers * kTile;
     for (std::int64_t tile = begin; tile < end; ++tile) {
-      const std::int64_t first = tile * kTile;
-      t.row = tile;
-      t.count = std::min(kTile, count - first);
+      const std::int64_t at = tile * kTile;
+      t.row = first / kTile + tile;
+      t.count = std::min(kTile, count - at);
       for (int i = 0; i < t.inputs; ++i) {
-        t.input[i] = tile_input(prepared[i], first, t.count, single + i * kTile, wide + i * kTile);
+        t.input[i] = tile_input(prepared[i], at, t.count, single + i * kTile, wide + i * kTile);
       }
       const bool direct = target.contiguous() && t.count % kGroup == 0;
-      t.out = direct ? target.data + first : result;
+      t.out = direct ? target.data + at : result;
       kernel.elementwise(context.rounding, key, t);
-      if (!direct) scatter(target, first, t.count, result);
+      if (!direct) scatter(target, at, t.count, result);
     }
   });
 }
 
 template void elementwise(const Context&, const std::vector<Instruction>&,
                           const std::vector<Operand>&, const std::vector<float>&,
-                          const View<float>&);
+                          const View<float>&, std::int64_t);
 template void elementwise(const Context&, const std::vector<Instruction>&,
                           const std::vector<Operand>&, const std::vector<double>&,
-                          const View<double>&);
+                          const View<double>&, std::int64_t);
 
 }  // namespace prism

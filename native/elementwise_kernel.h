@@ -1,6 +1,7 @@
 // Elementwise programs on one tile, and additions into indexed rows.
 #pragma once
 
+#include "functions.h"
 #include "kernels.h"
 #include "policy64.h"
 
@@ -48,6 +49,15 @@ __attribute__((noinline)) void run_round(const P& policy, const Key& key,
   for_each_vector(policy, key, t.row, index, 0, t.count, [&](std::int64_t i, auto d) PRISM_ALWAYS {
     P::store(out + i, policy.round_wide(load(a + i), d));
   });
+}
+
+// A function of a whole tile in binary64, then one rounding of each value.
+template <class P>
+void run_function(const P& policy, const Key& key, const ElementwiseTile<typename P::Elem>& t,
+                  int index, const typename P::Elem* a, typename P::Elem* out) {
+  alignas(64) double values[kTile];
+  evaluate(t.code[index].op, t.count, a, values);
+  run_round(policy, key, t, index, values, out);
 }
 
 // Operations without rounding; NaN spreads through min and max, of equals the second is taken.
@@ -103,6 +113,13 @@ void run_instruction(const P& policy, const Key& key, const ElementwiseTile<type
       return run_rounded<P, Op::fma>(policy, key, t, index, a, b, c, out);
     case Op::round:
       return run_round(policy, key, t, index, static_cast<const double*>(registers[i.a]), out);
+    case Op::exp:
+    case Op::expm1:
+    case Op::log:
+    case Op::log1p:
+    case Op::tanh:
+    case Op::erf:
+      return run_function(policy, key, t, index, a, out);
     default:
       return run_exact(i.op, t.count, a, b, c, out);
   }

@@ -56,6 +56,7 @@ void select_isa(const std::string& name);
 
 // Every primitive exists for float and for double; the element type is that of the output.
 // An input of `elementwise` is a view of that type, or of double where the code rounds it.
+// Its views may be a part of larger ones, from their element `first` on, a multiple of kTile.
 struct Operand {
   View<const float> single;
   View<const double> wide;
@@ -65,7 +66,7 @@ struct Operand {
 template <class T>
 void elementwise(const Context& context, const std::vector<Instruction>& code,
                  const std::vector<Operand>& inputs, const std::vector<T>& scalars,
-                 const View<T>& out);
+                 const View<T>& out, std::int64_t first = 0);
 
 template <class T>
 void reduce(const Context& context, Reduction kind, const View<const T>& x, const View<const T>* y,

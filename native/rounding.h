@@ -19,9 +19,28 @@ struct Rounding {
   bool bits() const { return mode == Mode::ud || mode == Mode::cestac; }
 };
 
-// Scalar operations that round; the codes are those of program.py.
-enum class Op : int { add, sub, mul, div, sqrt, fma, round, neg, abs, min, max, copysign, select };
-constexpr int kRoundedOps = 7;
+// Scalar operations: those that round, functions, exact ones; the codes are those of program.py.
+enum class Op : int {
+  add,
+  sub,
+  mul,
+  div,
+  sqrt,
+  fma,
+  round,
+  exp,
+  expm1,
+  log,
+  log1p,
+  tanh,
+  erf,
+  neg,
+  abs,
+  min,
+  max,
+  copysign,
+  select
+};
 
 // Operations of the reductions.
 enum class Reduction : int { sum, prod, sum_abs, sum_squares, dot };

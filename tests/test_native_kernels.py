@@ -13,7 +13,7 @@ import torch
 from fuzzytorch.backends import cpu
 from fuzzytorch.backends.protocol import REDUCTIONS, Geometry
 from fuzzytorch.backends.reference import ReferenceBackend
-from fuzzytorch.program import ARITY, EXACT, Program
+from fuzzytorch.program import ARITY, EXACT, FUNCTIONS, Program
 from fuzzytorch.rounding import MODES, PRESETS, Rounding
 from fuzzytorch.stream import Stream
 
@@ -149,6 +149,28 @@ def test_operations_without_rounding_on_special_values(operation: str, target: T
     assert_equal_everywhere(
         lambda backend, out, r, s: backend.elementwise(program, operands, (), out, r, s),
         target.empty(400),
+        target,
+    )
+
+
+# Where a function leaves its range, saturates, or changes its branch.
+TURNS = (
+    *(0.625, 1.0, 6.0, 19.1, 20.0, 40.0, 62.5, 88.72, 104.0, 708.0, 709.78, 709.79, 745.2, 746.0),
+    *(25.0 / 128.0, 0.70710678, 1.41421357, 1.0 - 2.0**-24, 2.0**-25, 2.0**-54, 1e300, 5e-324),
+    *(1.0 - 2.0**-53, 2.2250738585072014e-308, 1e-310, 709.782712893384, 1.7976931348623157e308),
+)
+
+
+@every_target
+@pytest.mark.parametrize("operation", FUNCTIONS)
+def test_functions_on_special_values_and_where_they_turn(operation: str, target: Target) -> None:
+    program = Program(1, 0, ((operation, 0),))
+    turns = torch.tensor(TURNS, dtype=torch.float64).to(target.dtype)
+    edges, usual = target.edges(0, 400), target.deviates(1, 400)
+    x = torch.cat([edges, turns, -turns, usual, usual.abs()])
+    assert_equal_everywhere(
+        lambda backend, out, r, s: backend.elementwise(program, [x], (), out, r, s),
+        torch.empty_like(x),
         target,
     )
 

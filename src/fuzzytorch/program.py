@@ -5,7 +5,8 @@ Registers are numbered: first the inputs, then the scalars, then one result per
 instruction; the last result is the output.  A single ``add`` and the whole
 update of an optimizer are the same kind of value, so that one primitive, one
 native kernel and one reference interpreter serve all elementwise operations,
-and composite operations round once per scalar operation without a temporary.
+and composite operations, transcendental functions included, round once per scalar operation without
+a temporary.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from typing import Final
 ROUNDED: Final = ("add", "sub", "mul", "div", "sqrt", "fma", "round")
 """Operations rounded under the mode: ``fma`` is ``a*b + c``; ``round`` stores a binary64 input."""
 
+FUNCTIONS: Final = ("exp", "expm1", "log", "log1p", "tanh", "erf")
+"""Functions evaluated in binary64 (:mod:`fuzzytorch.backends.functions`), then rounded once."""
+
 EXACT: Final = ("neg", "abs", "min", "max", "copysign", "select")
 """Operations without rounding: ``min``/``max`` propagate NaN; ``select`` is ``a > 0 ? b : c``."""
 
-OPCODES: Final = ROUNDED + EXACT
+OPCODES: Final = ROUNDED + FUNCTIONS + EXACT
 """All operations; their positions are the codes that native kernels know."""
 
 ARITY: Final = {
     **dict.fromkeys(("add", "sub", "mul", "div", "min", "max", "copysign"), 2),
-    **dict.fromkeys(("sqrt", "round", "neg", "abs"), 1),
+    **dict.fromkeys(("sqrt", "round", "neg", "abs", *FUNCTIONS), 1),
     **dict.fromkeys(("fma", "select"), 3),
 }
 
@@ -75,7 +79,7 @@ class Program:
     @property
     def roundings(self) -> int:
         """Rounded scalar operations per element."""
-        return sum(op in ROUNDED for op, *_ in self.code)
+        return sum(op not in EXACT for op, *_ in self.code)
 
     @property
     def encoded(self) -> tuple[int, ...]:

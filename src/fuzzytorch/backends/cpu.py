@@ -50,6 +50,7 @@ class CpuBackend:
         out: torch.Tensor,
         rounding: Rounding,
         stream: Stream,
+        first: int = 0,
     ) -> None:
         _kernel("elementwise", out)(
             _context(rounding, stream),
@@ -58,6 +59,7 @@ class CpuBackend:
             tuple([x.dtype == torch.float64 for x in inputs]),
             tuple(scalars),
             _view(out),
+            first,
         )
 
     def reduce(

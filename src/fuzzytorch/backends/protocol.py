@@ -84,14 +84,17 @@ class Backend(Protocol):
         out: torch.Tensor,
         rounding: Rounding,
         stream: Stream,
+        first: int = 0,
     ) -> None:
         """Runs a program on every element.
 
         Inputs are already expanded to the shape of ``out``; an input read by
-        ``round`` is float64, the others have the dtype of ``out``.  Element ``i`` in logical order:
+        ``round`` is float64, the others have the dtype of ``out``.  Element ``i - first`` in
+        logical order, where ``first`` is a multiple of 1024:
         row ``i // 1024``, column ``i % 64``, step ``(i % 1024) // 64``, block = index
         of the instruction in the code (exact ones count).  The range applies to
-        every operation.  ``min`` is ``a if a < b else b`` and ``max`` is
+        every operation.  Functions have the values of :mod:`fuzzytorch.backends.functions`,
+        which are rounded as ``round`` does it.  ``min`` is ``a if a < b else b`` and ``max`` is
         ``a if a > b else b`` (of two zeros the second), but NaN if either is NaN;
         ``select`` takes ``c`` where ``a`` is NaN.
         """

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from fuzzytorch.backends.functions import EVALUATE
 from fuzzytorch.backends.protocol import K_BLOCK, SCAN_BLOCK, SCAN_ROWS, Geometry
 from fuzzytorch.backends.reduction import Reduction
 from fuzzytorch.backends.rounded import Draws, keeps_binary64_range, rounded
 from fuzzytorch.backends.windows import Axis, conv_axes, phase_axes, windows
-from fuzzytorch.program import LANES, ROUNDED, TILE, Program
+from fuzzytorch.program import EXACT, FUNCTIONS, LANES, TILE, Program
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.stream import Stream
 
@@ -35,17 +36,20 @@ class ReferenceBackend:
         out: torch.Tensor,
         rounding: Rounding,
         stream: Stream,
+        first: int = 0,
     ) -> None:
         registers = [x.reshape(-1).double() for x in inputs]
         registers += [_scalar(value, out) for value in scalars]
         for block, (name, *sources) in enumerate(program.code):
             operation = str(name)
             operands = tuple(registers[int(r)] for r in sources)
-            if operation in ROUNDED:
-                draw = _element_draws(out.numel(), rounding, stream, block, out.device)
-                registers.append(rounded(operation, operands, draw, rounding))
-            else:
+            if operation in EXACT:
                 registers.append(_EXACT[operation](*operands))
+                continue
+            if operation in FUNCTIONS:
+                operation, operands = "round", (EVALUATE[operation](*operands),)
+            draw = _element_draws(out.numel(), rounding, stream, block, out.device, first)
+            registers.append(rounded(operation, operands, draw, rounding))
         _store(registers[-1], out)
 
     def reduce(
@@ -224,10 +228,15 @@ def _matrix_product(
 
 
 def _element_draws(
-    count: int, rounding: Rounding, stream: Stream, block: int, device: torch.device
+    count: int,
+    rounding: Rounding,
+    stream: Stream,
+    block: int,
+    device: torch.device,
+    first: int = 0,
 ) -> torch.Tensor | None:
     """The draws of ``count`` elements in logical order: int64 ``(count,)``, or ``None``."""
-    rows = torch.arange(math.ceil(count / TILE), device=device)
+    rows = first // TILE + torch.arange(math.ceil(count / TILE), device=device)
     draws = Draws(rounding, stream, rows, block, LANES)
     steps = [draw for step in range(TILE // LANES) if (draw := draws.at(step)) is not None]
     return torch.stack(steps, 1).reshape(-1)[:count] if steps else None

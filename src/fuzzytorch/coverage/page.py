@@ -31,13 +31,13 @@ What a program really ran is in `fuzzytorch.coverage()`, weighted by floating-po
 
 A `ROUNDED` row computes on float32 and on float64 tensors, and rounds in their own format. float16
 and bfloat16 operands are widened to float32, the arithmetic is rounded in binary32, and the store
-is one more rounding. Where a line says "from binary64", a float64 result is that of torch in
-float64, known to about one unit in the last place, and moved by about as much; so is every float64
-result of a `COARSE` operation. Rows marked *complex* stand for calls with complex64 and complex128
-operands, whose parts round one by one; what has none is computed in complex128, and both parts are
-rounded: `COARSE`. Rows marked *sparse* stand for calls with COO, CSR and CSC operands. On quantized
-and other sparse tensors an operation runs unperturbed, is counted as `UNCOVERED`, and is warned
-about by name. An operation that reads and returns no floating-point tensor is exact.
+is one more rounding. Where a line says "from binary64", a float64 result is known to about one
+unit in the last place, and moved by about as much; so is every float64 result of a `COARSE`
+operation, that of torch in float64. Rows marked *complex* stand for calls with complex64 and
+complex128 operands, whose parts round one by one; what has none is computed in complex128, and both
+parts are rounded: `COARSE`. Rows marked *sparse* stand for calls with COO, CSR and CSC operands. On
+quantized and other sparse tensors an operation runs unperturbed, is counted as `UNCOVERED`, and is
+warned about by name. An operation that reads and returns no floating-point tensor is exact.
 """
 
 

@@ -1,8 +1,7 @@
 """Rows of activation functions.
 
 The steps are those of the vector kernels of stock torch, fused multiply-adds
-included.  Exponentials and their like are evaluated in binary64 and enter the
-next formula through one rounding.
+included.
 """
 
 from __future__ import annotations
@@ -14,7 +13,18 @@ from typing import Any
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula, fma, maximum, minimum, rounded, select
+from fuzzytorch.ops.formula import (
+    Formula,
+    erf,
+    exp,
+    expm1,
+    fma,
+    log1p,
+    maximum,
+    minimum,
+    select,
+    tanh,
+)
 from fuzzytorch.ops.pointwise import MUL
 from fuzzytorch.table import Row, Verdict
 
@@ -22,21 +32,32 @@ SQRT_HALF = math.sqrt(0.5)
 
 GELU_SCALE, GELU_CUBE = math.sqrt(2.0 / math.pi), 0.044715
 
-SIGMOID = Formula(lambda e: 1.0 / (1.0 + rounded(e)))
-SILU = Formula(lambda x, e: x / (1.0 + rounded(e)))
-GELU = Formula(lambda x, erf: x * 0.5 * (1.0 + rounded(erf)))
-GELU_INNER = Formula(lambda x: GELU_SCALE * fma(x * x * x, GELU_CUBE, x))
-GELU_TANH = Formula(lambda x, tanh: 0.5 * x * (1.0 + rounded(tanh)))
+
+def logistic(x: Any) -> Any:
+    """``1 / (1 + exp(-x))`` in a formula."""
+    return 1.0 / (1.0 + exp(-x))
+
+
+def gelu_tanh(x: Any) -> Any:
+    """The hyperbolic tangent in the approximate form of GELU, in a formula."""
+    return tanh(GELU_SCALE * fma(x * x * x, GELU_CUBE, x))
+
+
+SIGMOID = Formula(logistic)
+SILU = Formula(lambda x: x / (1.0 + exp(-x)))
+GELU = Formula(lambda x: x * 0.5 * (1.0 + erf(x * SQRT_HALF)))
+GELU_TANH = Formula(lambda x: 0.5 * x * (1.0 + gelu_tanh(x)))
 ELU = Formula(
-    lambda x, expm1, negative, positive: select(x, x * positive, rounded(expm1) * negative)
+    lambda x, negative, positive, inner: select(x, x * positive, expm1(x * inner) * negative)
 )
 LEAKY = Formula(lambda x, slope: select(x, x, x * slope))
-SOFTPLUS = Formula(lambda linear, x, log1p, beta: select(linear, x, rounded(log1p) / beta))
-MISH = Formula(lambda x, tanh: x * rounded(tanh))
+SOFTPLUS = Formula(lambda linear, x, inner, beta: select(linear, x, log1p(exp(inner)) / beta))
+MISH = Formula(lambda x: x * tanh(log1p(exp(x))))
 HARDSIGMOID = Formula(lambda x: minimum(maximum(x + 3.0, 0.0), 6.0) / 6.0)
 HARDSWISH = Formula(lambda x: x * minimum(maximum(x + 3.0, 0.0), 6.0) / 6.0)
-LOG_SIGMOID = Formula(lambda x, log1p: minimum(x, 0.0) - rounded(log1p))
-GLU = Formula(lambda a, e: a * (1.0 / (1.0 + rounded(e))))
+EXP_OF_MINUS_SIZE = Formula(lambda x: exp(-abs(x)))
+LOG_SIGMOID = Formula(lambda x, z: minimum(x, 0.0) - log1p(z))
+GLU = Formula(lambda a, x: a * logistic(x))
 SHRINK = Formula(lambda above, below, x, bound: _shrink(above, below, x - bound, x + bound))
 DROPOUT = Formula(lambda x, mask, scale: x * mask * scale)
 
@@ -45,44 +66,26 @@ def _shrink(above: Any, below: Any, lowered: Any, raised: Any) -> Any:
     return select(above, lowered, select(below, raised, 0.0))
 
 
-def wide(function: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """A function evaluated in binary64, laid out in logical order, not yet rounded."""
-    return function(x.to(torch.float64, memory_format=torch.contiguous_format))
-
-
-def exp_minus(x: torch.Tensor) -> torch.Tensor:
-    return wide(lambda wide: torch.exp(-wide), x)
-
-
-def result_like(call: Call, like: torch.Tensor) -> torch.Tensor | None:
-    """Where a result with the strides of ``like`` goes when its formula reads wide values."""
-    if call.out is not None or like.is_contiguous() or like.dtype != call.dtype:
-        return call.out
-    return torch.empty_like(like)
-
-
 def mask(call: Call, condition: torch.Tensor) -> torch.Tensor:
     return condition.to(call.dtype)
 
 
 def sigmoid(call: Call, self: torch.Tensor) -> torch.Tensor:
     """``1 / (1 + exp(-x))``: exponential, sum and quotient rounded."""
-    return SIGMOID(call, exp_minus(self), out=result_like(call, self))
+    return SIGMOID(call, self, out=call.out)
 
 
 def silu(call: Call, self: torch.Tensor) -> torch.Tensor:
     """``x / (1 + exp(-x))``."""
-    return SILU(call, self, exp_minus(self), out=result_like(call, self))
+    return SILU(call, self, out=call.out)
 
 
 def gelu(call: Call, self: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     """``x * 0.5 * (1 + erf(x * sqrt(0.5)))``, or the same with a tanh."""
     if approximate == "tanh":
-        tanh = wide(torch.tanh, GELU_INNER(call, self))
-        return GELU_TANH(call, self, tanh, out=result_like(call, self))
+        return GELU_TANH(call, self, out=call.out)
     known(approximate)
-    erf = wide(torch.erf, MUL(call, self, SQRT_HALF))
-    return GELU(call, self, erf, out=result_like(call, self))
+    return GELU(call, self, out=call.out)
 
 
 def known(approximate: str) -> None:
@@ -94,8 +97,7 @@ def elu(
     call: Call, self: torch.Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1
 ) -> torch.Tensor:
     """``scale * x``, or ``alpha * scale * expm1(input_scale * x)`` for ``x <= 0``."""
-    expm1 = wide(torch.expm1, MUL(call, self, input_scale))
-    return ELU(call, self, expm1, product(call, alpha, scale), scale, out=result_like(call, self))
+    return ELU(call, self, product(call, alpha, scale), scale, input_scale, out=call.out)
 
 
 def celu(call: Call, self: torch.Tensor, alpha: Any = 1.0) -> torch.Tensor:
@@ -147,20 +149,13 @@ def rrelu_with_noise_(call: Call, self: torch.Tensor, *args: Any, **kwargs: Any)
 def softplus(call: Call, self: torch.Tensor, beta: Any = 1, threshold: Any = 20) -> torch.Tensor:
     """``log1p(exp(beta * x)) / beta``, or ``x`` above the threshold."""
     inner = MUL(call, self, beta)
-    exp = call.via_binary64(torch.exp, inner)
     linear = mask(call, inner > call.number(threshold))
-    log1p = wide(torch.log1p, exp)
-    return SOFTPLUS(call, linear, self, log1p, beta, out=result_like(call, self))
+    return SOFTPLUS(call, linear, self, inner, beta, out=call.out)
 
 
 def mish(call: Call, self: torch.Tensor) -> torch.Tensor:
     """``x * tanh(log1p(exp(x)))``."""
-    return MISH(call, self, tanh_softplus(call, self), out=result_like(call, self))
-
-
-def tanh_softplus(call: Call, x: torch.Tensor) -> torch.Tensor:
-    exp = call.via_binary64(torch.exp, x)
-    return wide(torch.tanh, call.via_binary64(torch.log1p, exp))
+    return MISH(call, self, out=call.out)
 
 
 def hardsigmoid(call: Call, self: torch.Tensor) -> torch.Tensor:
@@ -175,14 +170,14 @@ def hardswish(call: Call, self: torch.Tensor) -> torch.Tensor:
 
 def log_sigmoid_forward(call: Call, self: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """``min(x, 0) - log1p(z)`` and ``z = exp(-|x|)``."""
-    z = call.via_binary64(torch.exp, -self.abs())
-    return LOG_SIGMOID(call, self, wide(torch.log1p, z), out=result_like(call, self)), z
+    z = EXP_OF_MINUS_SIZE(call, self)
+    return LOG_SIGMOID(call, self, z, out=call.out), z
 
 
 def glu(call: Call, self: torch.Tensor, dim: int = -1) -> torch.Tensor:
     """The first half times the sigmoid of the second."""
     first, second = halves(self, dim)
-    return GLU(call, first, exp_minus(second), out=call.out)
+    return GLU(call, first, second, out=call.out)
 
 
 def halves(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:

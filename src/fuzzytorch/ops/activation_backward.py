@@ -11,20 +11,18 @@ import torch
 from fuzzytorch.ops.activation import (
     DROPOUT,
     GELU_CUBE,
-    GELU_INNER,
     GELU_SCALE,
     SIGMOID,
     SQRT_HALF,
-    exp_minus,
+    gelu_tanh,
     halves,
     known,
+    logistic,
     mask,
     product,
-    tanh_softplus,
-    wide,
 )
 from fuzzytorch.ops.call import Call, binary32
-from fuzzytorch.ops.formula import Formula, fma, rounded, select
+from fuzzytorch.ops.formula import Formula, erf, exp, fma, log1p, select, tanh
 from fuzzytorch.ops.pointwise import MUL
 from fuzzytorch.table import Row, Verdict
 
@@ -32,17 +30,16 @@ GAUSS_DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
 
 SIGMOID_GRAD = Formula(lambda grad, y: grad * (1.0 - y) * y)
 TANH_GRAD = Formula(lambda grad, y: grad * fma(-y, y, 1.0))
-SILU_GRAD = Formula(lambda grad, x, e: _silu_grad(grad, x, 1.0 / (1.0 + rounded(e))))
-GELU_EXPONENT = Formula(lambda x: x * x * -0.5)
+SILU_GRAD = Formula(lambda grad, x: _silu_grad(grad, x, logistic(x)))
 GELU_GRAD = Formula(
-    lambda grad, x, erf, exp: (
-        grad * fma(x, GAUSS_DENSITY * rounded(exp), 0.5 * (1.0 + rounded(erf)))
+    lambda grad, x: (
+        grad * fma(x, GAUSS_DENSITY * exp(x * x * -0.5), 0.5 * (1.0 + erf(x * SQRT_HALF)))
     )
 )
-GELU_TANH_GRAD = Formula(lambda grad, x, tanh, cube: _gelu_tanh_grad(grad, x, rounded(tanh), cube))
+GELU_TANH_GRAD = Formula(lambda grad, x, cube: _gelu_tanh_grad(grad, x, gelu_tanh(x), cube))
 ELU_GRAD = Formula(
-    lambda grad, x, exp, negative, positive, inner: select(
-        x, grad * positive, grad * inner * negative * rounded(exp)
+    lambda grad, x, negative, positive, inner: select(
+        x, grad * positive, grad * inner * negative * exp(x * inner)
     )
 )
 ELU_GRAD_OF_RESULT = Formula(
@@ -53,11 +50,9 @@ ELU_GRAD_OF_RESULT = Formula(
 LEAKY_GRAD = Formula(lambda grad, x, slope: select(x, grad, grad * slope))
 PRELU_GRAD_WEIGHT = Formula(lambda grad, x: select(x, 0.0, x * grad))
 SOFTPLUS_GRAD = Formula(
-    lambda linear, grad, exp: select(linear, grad, _over_one_more(grad, rounded(exp)))
+    lambda linear, grad, inner: select(linear, grad, _over_one_more(grad, exp(inner)))
 )
-MISH_GRAD = Formula(
-    lambda grad, x, exp, tanh: _mish_grad(grad, x, 1.0 / (1.0 + rounded(exp)), rounded(tanh))
-)
+MISH_GRAD = Formula(lambda grad, x: _mish_grad(grad, x, tanh(log1p(exp(x))), logistic(x)))
 # Stock torch has a binary32 number for 1/6 in float64 too.
 HARDSIGMOID_GRAD = Formula(lambda inside, grad: select(inside, grad * binary32(1.0 / 6.0), 0.0))
 HARDSWISH_GRAD = Formula(
@@ -74,9 +69,9 @@ def _silu_grad(grad: Any, x: Any, s: Any) -> Any:
     return grad * s * fma(x, 1.0 - s, 1.0)
 
 
-def _gelu_tanh_grad(grad: Any, x: Any, tanh: Any, cube: Any) -> Any:
-    left, right = 0.5 * x, 1.0 + tanh
-    slope = fma(-tanh, tanh, 1.0)
+def _gelu_tanh_grad(grad: Any, x: Any, t: Any, cube: Any) -> Any:
+    left, right = 0.5 * x, 1.0 + t
+    slope = fma(-t, t, 1.0)
     inner = GELU_SCALE * fma(x * x, cube, 1.0)
     return grad * fma(right, 0.5, left * slope * inner)
 
@@ -85,8 +80,8 @@ def _over_one_more(grad: Any, z: Any) -> Any:
     return grad * z / (z + 1.0)
 
 
-def _mish_grad(grad: Any, x: Any, s: Any, tanh: Any) -> Any:
-    return grad * fma(x * s, fma(-tanh, tanh, 1.0), tanh)
+def _mish_grad(grad: Any, x: Any, t: Any, s: Any) -> Any:
+    return grad * fma(x * s, fma(-t, t, 1.0), t)
 
 
 def _log_sigmoid_grad(grad: Any, negative: Any, ratio: Any) -> Any:
@@ -110,7 +105,7 @@ def tanh_backward(call: Call, grad_output: torch.Tensor, output: torch.Tensor) -
 
 def silu_backward(call: Call, grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
     """``grad * s * (1 + x * (1 - s))`` with the sigmoid ``s``."""
-    return SILU_GRAD(call, grad_output, self, exp_minus(self), out=call.out)
+    return SILU_GRAD(call, grad_output, self, out=call.out)
 
 
 def gelu_backward(
@@ -118,13 +113,10 @@ def gelu_backward(
 ) -> torch.Tensor:
     """The gradient of :func:`gelu`, either form."""
     if approximate == "tanh":
-        tanh = wide(torch.tanh, GELU_INNER(call, self))
         cube = 3.0 * call.number(GELU_CUBE)
-        return GELU_TANH_GRAD(call, grad_output, self, tanh, cube, out=call.out)
+        return GELU_TANH_GRAD(call, grad_output, self, cube, out=call.out)
     known(approximate)
-    erf = wide(torch.erf, MUL(call, self, SQRT_HALF))
-    exp = wide(torch.exp, GELU_EXPONENT(call, self))
-    return GELU_GRAD(call, grad_output, self, erf, exp, out=call.out)
+    return GELU_GRAD(call, grad_output, self, out=call.out)
 
 
 def elu_backward(
@@ -140,8 +132,7 @@ def elu_backward(
     x, negative = self_or_result, product(call, alpha, scale)
     if is_result:
         return ELU_GRAD_OF_RESULT(call, grad_output, x, negative, scale, input_scale, out=call.out)
-    exp = wide(torch.exp, MUL(call, x, input_scale))
-    return ELU_GRAD(call, grad_output, x, exp, negative, scale, input_scale, out=call.out)
+    return ELU_GRAD(call, grad_output, x, negative, scale, input_scale, out=call.out)
 
 
 def leaky_relu_backward(
@@ -187,13 +178,12 @@ def softplus_backward(
     """``grad * z / (z + 1)`` with ``z = exp(beta * x)``, or ``grad`` above the threshold."""
     inner = MUL(call, self, beta)
     linear = mask(call, inner > call.number(threshold))
-    return SOFTPLUS_GRAD(call, linear, grad_output, wide(torch.exp, inner), out=call.out)
+    return SOFTPLUS_GRAD(call, linear, grad_output, inner, out=call.out)
 
 
 def mish_backward(call: Call, grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
     """``grad * (t + x * s * (1 - t * t))`` with the sigmoid ``s`` and ``t`` of :func:`mish`."""
-    tanh = tanh_softplus(call, self)
-    return MISH_GRAD(call, grad_output, self, exp_minus(self), tanh, out=call.out)
+    return MISH_GRAD(call, grad_output, self, out=call.out)
 
 
 def hardsigmoid_backward(call: Call, grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
@@ -220,7 +210,7 @@ def glu_backward(
 ) -> torch.Tensor:
     """``s * grad`` and ``(1 - s) * s * first * grad`` with the sigmoid ``s`` of the second."""
     first, second = halves(self, dim)
-    s = SIGMOID(call, exp_minus(second))
+    s = SIGMOID(call, second)
     return torch.cat([MUL(call, s, grad_output), GLU_GRAD_GATE(call, grad_output, first, s)], dim)
 
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula, fma
+from fuzzytorch.ops.formula import Formula, exp, fma
 from fuzzytorch.ops.layout import laid_out
-from fuzzytorch.ops.pointwise import ADD, DIV, FMA, MUL, SUB
-from fuzzytorch.ops.softmax import softmax, softmax_backward
+from fuzzytorch.ops.pointwise import ADD, DIV, FMA, LOG, MUL
+from fuzzytorch.ops.softmax import EXP_OF_DIFFERENCE, softmax, softmax_backward
 from fuzzytorch.table import Row, Verdict
 
 LARGEST: Final = 2**22
@@ -23,8 +23,8 @@ LARGEST: Final = 2**22
 
 MASKED_SCORE = Formula(lambda product, mask, scale: fma(product, scale, mask))
 BIASED_RESCALED = Formula(lambda x, bias, scale: (x + bias) * scale)
-EXPONENT = Formula(lambda product, scale, logarithm: product * scale - logarithm)
-MASKED_EXPONENT = Formula(lambda product, mask, scale, log: product * scale + mask - log)
+WEIGHT = Formula(lambda product, scale, log: exp(product * scale - log))
+MASKED_WEIGHT = Formula(lambda product, mask, scale, log: exp(product * scale + mask - log))
 SCORE_GRADIENT = Formula(lambda weight, grad, total: weight * (grad - total))
 
 
@@ -89,13 +89,12 @@ def flash_attention(
         # A query that may look at no key gets zeros, as in stock torch.
         largest = scores.amax(-1, keepdim=True)
         largest.masked_fill_(largest == -math.inf, 0.0)
-        shifted = SUB(call, scores, largest, out=scores)
-        powers = call.via_binary64(torch.exp, shifted, out=shifted)
+        powers = EXP_OF_DIFFERENCE(call, scores, largest, out=scores)
         total = call.reduce("sum", powers, [-1], keepdim=True)
         total.masked_fill_(total == 0, 1.0)
         inverse = DIV(call, 1.0, total)
         contexts.append(MUL(call, call.gemm(powers, v), inverse))
-        logarithms.append(ADD(call, largest, call.via_binary64(torch.log, total)))
+        logarithms.append(ADD(call, largest, LOG(call, total)))
     results = (torch.cat(contexts, 1), torch.cat(logarithms, 1))
     return laid_out(call, results, query, key, value, dropout_p, is_causal, **options)
 
@@ -131,12 +130,11 @@ def flash_attention_backward(
         mask = _mask(attn_mask, (batch, heads, queries, keys), part)
         scores = call.gemm(q[:, part], k.mT)
         if mask is None:
-            shifted = EXPONENT(call, scores, scale, log[:, part], out=scores)
+            weights = WEIGHT(call, scores, scale, log[:, part], out=scores)
         else:
-            shifted = MASKED_EXPONENT(call, scores, mask, scale, log[:, part], out=scores)
+            weights = MASKED_WEIGHT(call, scores, mask, scale, log[:, part], out=scores)
         if is_causal:
-            shifted.masked_fill_(_future(part, keys), -math.inf)
-        weights = call.via_binary64(torch.exp, shifted, out=shifted)
+            weights.masked_fill_(_future(part, keys), 0.0)
         slopes = SCORE_GRADIENT(call, weights, call.gemm(g[:, part], v.mT), totals[:, part])
         grad_q.append(MUL(call, call.gemm(slopes, k), scale))
         # The queries of all heads that share a key are one chain.

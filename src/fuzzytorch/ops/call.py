@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from fuzzytorch.backends.protocol import Backend, Geometry
+from fuzzytorch.ops.pieces import pieces
 from fuzzytorch.program import Program
 from fuzzytorch.rounding import Rounding
 from fuzzytorch.stream import Stream
@@ -135,11 +136,7 @@ class Call:
         not fit, so that a row can pass ``call.out`` without a test.
         """
         inputs = tuple(self._input(x, program, i) for i, x in enumerate(inputs))
-        shape = inputs[0].shape
-        for x in inputs[1:]:
-            if x.shape != shape:
-                # As torch.broadcast_shapes, which is Python and slower than many a kernel.
-                shape = torch._C._infer_size(shape, x.shape)
+        shape = _shape(inputs)
         if out is None or out.shape != shape or out.dtype != self.dtype:
             out = _empty(shape, inputs, self.dtype)
         if out.numel() > 0:
@@ -170,22 +167,32 @@ class Call:
         out: torch.Tensor | None = None,
         **keywords: Any,
     ) -> torch.Tensor:
-        """``function`` of stock torch on the tensors widened to float64, then one rounding.
+        """An elementwise function of stock torch on values widened to float64, rounded once.
 
-        Tensors are made contiguous first: the value must not depend on the layout.
+        Works on one piece of the tensors (broadcast) after the other, each made contiguous:
+        the value must not depend on the layout.  ``out`` as in :meth:`elementwise`.
         """
-        wide = [
-            x.to(torch.float64, memory_format=torch.contiguous_format)
-            if isinstance(x, torch.Tensor) and x.is_floating_point()
-            else x
-            for x in inputs
-        ]
-        y = function(*wide, **keywords)
-        if out is None:
-            first = next((x for x in inputs if isinstance(x, torch.Tensor)), None)
-            if first is not None and first.shape == y.shape and not first.is_contiguous():
-                out = torch.empty_like(first, dtype=self.dtype)
-        return self.round(y, out=out)
+        tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+        shape = _shape(tensors)
+        if out is None or out.shape != shape or out.dtype != self.dtype:
+            like = tensors[0]
+            same = like.shape == shape and not like.is_contiguous()
+            out = (
+                torch.empty_like(like, dtype=self.dtype)
+                if same
+                else torch.empty(shape, dtype=self.dtype, device=like.device)
+            )
+        if out.numel() == 0:
+            return out
+        stream = self._next_stream()
+        operands = [x.expand(shape) for x in tensors]
+        for first, (piece, *parts) in pieces([out, *operands], torch.get_num_threads()):
+            part = iter(parts)
+            arguments = [_wide(next(part)) if isinstance(x, torch.Tensor) else x for x in inputs]
+            y = function(*arguments, **keywords)
+            self.backend.elementwise(ROUND, (y,), (), piece, self.rounding, stream, first)
+        self.operations += out.numel()
+        return out
 
     def reduce(
         self,
@@ -278,6 +285,22 @@ class Call:
             self.backend.accumulate(index, source, out, self.rounding, self._next_stream())
             self.operations += source.numel()
         return out
+
+
+def _shape(tensors: Sequence[torch.Tensor]) -> torch.Size:
+    shape = tensors[0].shape
+    for x in tensors[1:]:
+        if x.shape != shape:
+            # As torch.broadcast_shapes, which is Python and slower than many a kernel.
+            shape = torch._C._infer_size(shape, x.shape)
+    return shape
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """Floating-point tensors in float64, contiguous."""
+    if not x.is_floating_point():
+        return x
+    return x.to(torch.float64, memory_format=torch.contiguous_format)
 
 
 def _empty(

@@ -16,13 +16,15 @@ import torch
 from torch.nn.functional import pad
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula
-from fuzzytorch.ops.pointwise import ADD, SUB
+from fuzzytorch.ops.formula import Formula, exp
+from fuzzytorch.ops.pointwise import ADD, LOG
+from fuzzytorch.ops.softmax import EXP_OF_DIFFERENCE
 from fuzzytorch.table import Row, Verdict
 
 SUM_OF_THREE = Formula(lambda a, b, c: a + b + c)
-EXPONENT = Formula(lambda joint, loss, log_prob: joint + loss - log_prob)
-GRADIENT = Formula(lambda power, share, grad: (power - share) * grad)
+GRADIENT = Formula(
+    lambda log_prob, joint, loss, grad: (exp(log_prob) - exp(joint + loss - log_prob)) * grad
+)
 
 aten = torch.ops.aten
 
@@ -101,9 +103,9 @@ def _log_of_sum(call: Call, terms: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     largest = terms.amax(1)
     # All are impossible: -inf less -inf is NaN.
     largest = largest.masked_fill(largest == -math.inf, 0.0)
-    powers = call.via_binary64(torch.exp, SUB(call, terms, largest[:, None])).unbind(1)
+    powers = EXP_OF_DIFFERENCE(call, terms, largest[:, None]).unbind(1)
     total = ADD(call, *powers) if len(powers) == 2 else SUM_OF_THREE(call, *powers)
-    return call.via_binary64(torch.log, total), largest
+    return LOG(call, total), largest
 
 
 def _step(
@@ -184,10 +186,8 @@ def ctc_loss_backward(
         within &= neg_log_likelihood != math.inf
     batch = within.nonzero()[:, 1]
     loss, own = neg_log_likelihood[batch, None], log_probs[within]
-    share = call.via_binary64(torch.exp, EXPONENT(call, joint[within], loss, own))
     result = torch.zeros_like(log_probs, memory_format=torch.contiguous_format)
-    powers = call.via_binary64(torch.exp, own)
-    result[within] = GRADIENT(call, powers, share, grad[batch, None])
+    result[within] = GRADIENT(call, own, joint[within], loss, grad[batch, None])
     return result
 
 

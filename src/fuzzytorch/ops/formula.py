@@ -76,9 +76,34 @@ def fma(a: Register, b: Any, c: Any) -> Register:
     return a._emit("fma", a, b, c)
 
 
-def rounded(wide: Register) -> Register:
-    """The value in the format of a float64 operand: the rounding of a transcendental function."""
-    return wide._emit("round", wide)
+def exp(x: Register) -> Register:
+    """The exponential, evaluated in binary64 and rounded; likewise the functions below."""
+    return x._emit("exp", x)
+
+
+def expm1(x: Register) -> Register:
+    """``exp(x) - 1``."""
+    return x._emit("expm1", x)
+
+
+def log(x: Register) -> Register:
+    """The natural logarithm."""
+    return x._emit("log", x)
+
+
+def log1p(x: Register) -> Register:
+    """``log(1 + x)``."""
+    return x._emit("log1p", x)
+
+
+def tanh(x: Register) -> Register:
+    """The hyperbolic tangent."""
+    return x._emit("tanh", x)
+
+
+def erf(x: Register) -> Register:
+    """The error function."""
+    return x._emit("erf", x)
 
 
 def minimum(a: Register, b: Any) -> Register:

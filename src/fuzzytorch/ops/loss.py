@@ -14,7 +14,7 @@ import torch
 from torch.nn.modules import linear_cross_entropy as chunked
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula, maximum
+from fuzzytorch.ops.formula import Formula, log, log1p, maximum
 from fuzzytorch.ops.pointwise import DIV, MUL, quotient
 from fuzzytorch.table import Row, Verdict
 
@@ -54,9 +54,10 @@ def mse_loss_backward(
     return SQUARED_ERROR_GRADIENT(call, x, target, grad, scale)
 
 
-def _entropy(target: Any, log: Any, log_of_rest: Any) -> Any:
+def _entropy(x: Any, target: Any) -> Any:
     # Stock torch lets no logarithm fall below -100, so that losses stay finite.
-    return (target - 1.0) * maximum(log_of_rest, -100.0) - target * maximum(log, -100.0)
+    log_of_rest = maximum(log1p(-x), -100.0)
+    return (target - 1.0) * log_of_rest - target * maximum(log(x), -100.0)
 
 
 def _entropy_gradient(x: Any, target: Any, grad: Any) -> Any:
@@ -81,15 +82,10 @@ def binary_cross_entropy(
 ) -> torch.Tensor:
     _probabilities(x, "input")
     _probabilities(target, "target")
-    logs = call.via_binary64(torch.log, x), call.via_binary64(_log_of_rest, x)
-    losses = ENTROPY(call, target, *logs)
+    losses = ENTROPY(call, x, target)
     if weight is not None:
         losses = MUL(call, losses, weight, out=losses)
     return _reduced(call, losses, reduction)
-
-
-def _log_of_rest(x: torch.Tensor) -> torch.Tensor:
-    return torch.log1p(-x)
 
 
 def binary_cross_entropy_backward(

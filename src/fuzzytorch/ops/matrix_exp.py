@@ -17,7 +17,7 @@ import torch
 from fuzzytorch.ops import complex_functions
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.matrix_steps import components, copied, divide, product, rows
-from fuzzytorch.ops.pointwise import ADD, DIV
+from fuzzytorch.ops.pointwise import ADD, DIV, EXP
 from fuzzytorch.table import Row
 
 REACH: Final = {
@@ -205,7 +205,7 @@ def matrix_exp(call: Call, a: torch.Tensor) -> torch.Tensor:
         a = a.contiguous()
         if a.is_complex():
             return complex_functions.evaluated(call, a, function=torch.exp)
-        return call.via_binary64(torch.exp, a)
+        return EXP(call, a)
     batch = a.reshape(-1, *a.shape[-2:])
     sizes = (
         complex_functions.evaluated(call, batch, function=torch.abs) if a.is_complex() else batch

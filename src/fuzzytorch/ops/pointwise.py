@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula, fma, select, sqrt
+from fuzzytorch.ops.formula import Formula, erf, exp, expm1, fma, log, log1p, select, sqrt, tanh
 from fuzzytorch.table import Row, Verdict
 
 ADD = Formula(lambda a, b: a + b)
@@ -20,6 +20,12 @@ DIV = Formula(lambda a, b: a / b)
 FMA = Formula(lambda a, b, c: fma(a, b, c))
 SQRT = Formula(lambda x: sqrt(x))
 RSQRT = Formula(lambda x: 1.0 / sqrt(x))
+EXP = Formula(lambda x: exp(x))
+EXPM1 = Formula(lambda x: expm1(x))
+LOG = Formula(lambda x: log(x))
+LOG1P = Formula(lambda x: log1p(x))
+TANH = Formula(lambda x: tanh(x))
+ERF = Formula(lambda x: erf(x))
 CUBE = Formula(lambda x: x * x * x)
 RECIPROCAL_SQUARE = Formula(lambda x: 1.0 / (x * x))
 ADDCMUL = Formula(lambda x, a, b, value: fma(value * a, b, x))

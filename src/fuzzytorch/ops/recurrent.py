@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import torch
 
-from fuzzytorch.ops.activation import sigmoid
+from fuzzytorch.ops.activation import SIGMOID
 from fuzzytorch.ops.call import Call
 from fuzzytorch.ops.coarse import NotInBinary64
 from fuzzytorch.ops.formula import Formula, fma
-from fuzzytorch.ops.pointwise import ADD, MUL
+from fuzzytorch.ops.pointwise import ADD, MUL, TANH
 from fuzzytorch.table import Row, Verdict
 
 LSTM: Final = 2
@@ -91,14 +91,12 @@ def _run(
         else:
             sums = SUM_OF_THREE(call, projected[t], product, bias, out=product)
         gates = states.gates[t]
-        gates[:, : 2 * hidden] = sigmoid(call, sums[:, : 2 * hidden])
-        gates[:, 2 * hidden : 3 * hidden] = call.via_binary64(
-            torch.tanh, sums[:, 2 * hidden : 3 * hidden]
-        )
-        gates[:, 3 * hidden :] = sigmoid(call, sums[:, 3 * hidden :])
+        for function, first, last in ((SIGMOID, 0, 2), (TANH, 2, 3), (SIGMOID, 3, 4)):
+            columns = slice(first * hidden, last * hidden)
+            function(call, sums[:, columns], out=gates[:, columns])
         enter, forget, candidate, leave = gates.chunk(4, 1)
         c = CELL(call, forget, c, enter, candidate, out=states.cells[t])
-        tanh = call.via_binary64(torch.tanh, c, out=states.tanhs[t])
+        tanh = TANH(call, c, out=states.tanhs[t])
         h = MUL(call, leave, tanh, out=outputs[t])
     return outputs, h.clone(), c.clone(), states
 

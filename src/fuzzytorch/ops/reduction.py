@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.pointwise import ADD, DIV, SQRT, SUB
+from fuzzytorch.ops.pointwise import ADD, DIV, LOG, SQRT, SUB
+from fuzzytorch.ops.softmax import EXP_OF_DIFFERENCE
 from fuzzytorch.ops.transcendental import logaddexp
 from fuzzytorch.table import Row, Verdict
 
@@ -228,7 +229,7 @@ def cumprod(
 
 def logcumsumexp(call: Call, x: torch.Tensor, dim: int) -> torch.Tensor:
     if call.dtype == torch.float32 or x.dim() == 0 or x.numel() == 0:
-        return call.via_binary64(torch.logcumsumexp, x.contiguous(), dim)
+        return call.round(torch.logcumsumexp(x.double().contiguous(), dim))
     # No wider type can hold the chain: every step is rounded.
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     terms, sums = x.movedim(dim, 0), out.movedim(dim, 0)
@@ -248,9 +249,8 @@ def logsumexp(call: Call, x: torch.Tensor, dim: Dims, keepdim: bool = False) -> 
         largest = x.amax(dims, keepdim=True)
         # Infinite maxima would give Inf - Inf; stock torch subtracts 0 there as well.
         largest = largest.masked_fill(largest.isinf(), 0.0)
-        shifted = SUB(call, x, largest)
-        powers = call.via_binary64(torch.exp, shifted, out=shifted)
-        logs = call.via_binary64(torch.log, call.reduce("sum", powers, dims, True))
+        powers = EXP_OF_DIFFERENCE(call, x, largest)
+        logs = LOG(call, call.reduce("sum", powers, dims, True))
         y = ADD(call, logs, largest)
     return y if keepdim else y.squeeze(dims)
 

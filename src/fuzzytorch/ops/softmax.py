@@ -7,13 +7,14 @@ from typing import Any
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula
-from fuzzytorch.ops.pointwise import DIV, SUB
+from fuzzytorch.ops.formula import Formula, exp
+from fuzzytorch.ops.pointwise import DIV, LOG
 from fuzzytorch.table import Row, Verdict
 
+EXP_OF_DIFFERENCE = Formula(lambda x, largest: exp(x - largest))
 LESS_BOTH = Formula(lambda x, largest, log: x - largest - log)
 SOFTMAX_GRADIENT = Formula(lambda grad, y, total: (grad - total) * y)
-LOG_SOFTMAX_GRADIENT = Formula(lambda grad, power, total: grad - power * total)
+LOG_SOFTMAX_GRADIENT = Formula(lambda grad, y, total: grad - exp(y) * total)
 
 
 def _powers(
@@ -21,8 +22,7 @@ def _powers(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """``exp(x - max)``, its sum over ``dim``, and the maximum."""
     largest = x.amax(dim, keepdim=True)
-    shifted = SUB(call, x, largest)
-    powers = call.via_binary64(torch.exp, shifted, out=shifted)
+    powers = EXP_OF_DIFFERENCE(call, x, largest)
     return powers, call.reduce("sum", powers, [dim], keepdim=True), largest
 
 
@@ -39,7 +39,7 @@ def log_softmax(call: Call, x: torch.Tensor, dim: int, half_to_float: bool) -> t
     if x.numel() == 0:
         return torch.empty_like(x)
     powers, total, largest = _powers(call, x, dim)
-    return LESS_BOTH(call, x, largest, call.via_binary64(torch.log, total), out=powers)
+    return LESS_BOTH(call, x, largest, LOG(call, total), out=powers)
 
 
 def softmax_backward(
@@ -59,8 +59,7 @@ def log_softmax_backward(
     if grad.numel() == 0:
         return torch.empty_like(grad)
     total = call.reduce("sum", grad, [dim], keepdim=True)
-    powers = call.via_binary64(torch.exp, y)
-    return LOG_SOFTMAX_GRADIENT(call, grad, powers, total, out=powers)
+    return LOG_SOFTMAX_GRADIENT(call, grad, y, total)
 
 
 def _row(name: str, function: Any, why: str) -> Row:

@@ -22,8 +22,13 @@ from fuzzytorch.ops import (
     transcendental,
 )
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.pointwise import DIV, SUB
-from fuzzytorch.ops.softmax import LESS_BOTH, LOG_SOFTMAX_GRADIENT, SOFTMAX_GRADIENT
+from fuzzytorch.ops.pointwise import DIV, LOG
+from fuzzytorch.ops.softmax import (
+    EXP_OF_DIFFERENCE,
+    LESS_BOTH,
+    LOG_SOFTMAX_GRADIENT,
+    SOFTMAX_GRADIENT,
+)
 from fuzzytorch.ops.sparse import coalesce, values_at
 from fuzzytorch.ops.stored import (
     Targets,
@@ -146,11 +151,11 @@ def sparse_softmax(
     place = group.view(-1, *[1] * (values.dim() - 1)).expand(values.shape)
     largest = values.new_zeros(count, *values.shape[1:])
     largest = largest.scatter_reduce(0, place, values, "amax", include_self=False)[group]
-    powers = call.via_binary64(torch.exp, SUB(call, values, largest))
+    powers = EXP_OF_DIFFERENCE(call, values, largest)
     sums = _sums(call, count, group, powers)
     if not logarithm:
         return filled(pattern, DIV(call, powers, sums))
-    return filled(pattern, LESS_BOTH(call, values, largest, call.via_binary64(torch.log, sums)))
+    return filled(pattern, LESS_BOTH(call, values, largest, LOG(call, sums)))
 
 
 def sparse_softmax_backward(
@@ -174,8 +179,7 @@ def sparse_softmax_backward(
     count, group = _groups(y, dim)
     if logarithm:
         sums = _sums(call, count, group, incoming)
-        powers = call.via_binary64(torch.exp, values)
-        return filled(pattern, LOG_SOFTMAX_GRADIENT(call, incoming, powers, sums))
+        return filled(pattern, LOG_SOFTMAX_GRADIENT(call, incoming, values, sums))
     sums = _sums(call, count, group, product(call, values, incoming))
     return filled(pattern, SOFTMAX_GRADIENT(call, incoming, values, sums))
 

@@ -14,57 +14,55 @@ from typing import Any
 import torch
 
 from fuzzytorch.ops.call import Call
-from fuzzytorch.ops.formula import Formula, fma, select
-from fuzzytorch.ops.pointwise import ADD, MUL
+from fuzzytorch.ops.formula import Formula, exp, fma, log, log1p, maximum, select
+from fuzzytorch.ops.pointwise import ADD, ERF, EXP, EXPM1, LOG, LOG1P, MUL, TANH
 from fuzzytorch.table import Row, Verdict
 
 MINUS_DISTANCE = Formula(lambda a, b: -abs(a - b))
-ADD_UNLESS = Formula(lambda keep, a, b, scale: select(keep, a, fma(b, scale, a)))
-MUL_IF = Formula(lambda condition, a, b: select(condition, a * b, 0.0))
-ODDS = Formula(lambda x: x / (1.0 - x))
+LOGADDEXP = Formula(lambda keep, a, b: _sum_of_powers(keep, a, b, exp(-abs(a - b)), 1.0))
+LOGADDEXP2 = Formula(lambda keep, a, b, power, scale: _sum_of_powers(keep, a, b, power, scale))
+X_LOG = Formula(lambda condition, x, y: select(condition, x * log(y), 0.0))
+X_LOG1P = Formula(lambda condition, x, y: select(condition, x * log1p(y), 0.0))
+MINUS_X_LOG = Formula(lambda x: -x * log(x))
+LOGIT = Formula(lambda x: log(x / (1.0 - x)))
 DIV_IF = Formula(lambda condition, a, b, otherwise: select(condition, a / b, otherwise))
+
+
+def _sum_of_powers(keep: Any, a: Any, b: Any, power: Any, scale: Any) -> Any:
+    largest = maximum(a, b)
+    return select(keep, largest, fma(log1p(power), scale, largest))
+
+
+def _same_infinity(call: Call, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return ((a == b) & a.isinf()).to(call.dtype)
 
 
 def logaddexp(call: Call, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """``max + log(1 + exp(-|self - other|))``: every function and every sum rounded."""
-    return _logaddexp(call, call.operand(self), call.operand(other), torch.exp, 1.0)
+    a, b = call.operand(self), call.operand(other)
+    return LOGADDEXP(call, _same_infinity(call, a, b), a, b, out=call.out)
 
 
 def logaddexp2(call: Call, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """:func:`logaddexp` to base 2; the change of base is fused with the sum."""
-    return _logaddexp(
-        call, call.operand(self), call.operand(other), torch.exp2, 1.0 / math.log(2.0)
-    )
+    a, b = call.operand(self), call.operand(other)
+    power = call.via_binary64(torch.exp2, MINUS_DISTANCE(call, a, b))
+    scale = 1.0 / math.log(2.0)
+    return LOGADDEXP2(call, _same_infinity(call, a, b), a, b, power, scale, out=call.out)
 
 
-def _logaddexp(
-    call: Call,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    exp: Callable[..., torch.Tensor],
-    scale: float,
-) -> torch.Tensor:
-    power = call.via_binary64(exp, MINUS_DISTANCE(call, a, b))
-    logarithm = call.via_binary64(torch.log1p, power)
-    same_infinity = ((a == b) & a.isinf()).to(call.dtype)
-    return ADD_UNLESS(call, same_infinity, torch.maximum(a, b), logarithm, scale, out=call.out)
-
-
-def x_times_log(
-    call: Call, self: Any, other: Any, log: Callable[..., torch.Tensor] = torch.log
-) -> torch.Tensor:
+def x_times_log(call: Call, self: Any, other: Any, formula: Formula = X_LOG) -> torch.Tensor:
     """``self * log(other)``, zero where ``self`` is."""
     x, y = call.operand(self), call.operand(other)
     y = y if isinstance(y, torch.Tensor) else torch.full((), y, dtype=x.dtype, device=x.device)
     nonzero = (torch.as_tensor(x, device=y.device) != 0) | y.isnan()
-    logarithm = call.via_binary64(log, y)
-    return MUL_IF(call, nonzero.to(call.dtype), x, logarithm, out=call.out)
+    return formula(call, nonzero.to(call.dtype), x, y, out=call.out)
 
 
 def entr(call: Call, self: torch.Tensor) -> torch.Tensor:
     """``-x * log(x)`` for positive x; limits elsewhere."""
     x = call.operand(self)
-    product = MUL(call, -x, call.via_binary64(torch.log, x))
+    product = MINUS_X_LOG(call, x)
     return torch.where(x > 0, product, torch.where(x == 0, 0.0, torch.where(x < 0, -math.inf, x)))
 
 
@@ -74,7 +72,7 @@ def logit(call: Call, self: torch.Tensor, eps: float | None = None) -> torch.Ten
     if eps is not None:
         low = call.number(eps)
         x = x.clamp(low, call.number(1.0 - low))
-    return call.via_binary64(torch.log, ODDS(call, x), out=call.out)
+    return LOGIT(call, x, out=call.out)
 
 
 def sinc(call: Call, self: torch.Tensor) -> torch.Tensor:
@@ -83,6 +81,11 @@ def sinc(call: Call, self: torch.Tensor) -> torch.Tensor:
     product = MUL(call, x, math.pi)
     sine = call.via_binary64(torch.sin, product)
     return DIV_IF(call, (x != 0).to(call.dtype), sine, product, 1.0, out=call.out)
+
+
+def computed(call: Call, x: torch.Tensor, *, formula: Formula) -> torch.Tensor:
+    """A function that elementwise programs evaluate, rounded once."""
+    return formula(call, call.operand(x), out=call.out)
 
 
 def evaluated(
@@ -114,8 +117,8 @@ _EVALUATED = "evaluated in binary64, then one rounding"
 
 EVALUATED = {
     _EVALUATED: """
-        exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh
-        atanh erf erfc lgamma atan2 hypot pow.Tensor_Tensor
+        exp2 log2 log10 sin cos tan asin acos atan sinh cosh asinh acosh atanh erfc lgamma atan2
+        hypot pow.Tensor_Tensor
         erfinv digamma i0 special_i0e special_i1 special_i1e special_ndtri special_log_ndtr
         special_erfcx special_modified_bessel_i0 special_modified_bessel_i1
         special_modified_bessel_k0 special_modified_bessel_k1 special_scaled_modified_bessel_k0
@@ -148,6 +151,8 @@ def _evaluated(name: str) -> Callable[..., Any]:
     return functools.partial(evaluated, function=function)
 
 
+_FUNCTIONS = {"exp": EXP, "expm1": EXPM1, "log": LOG, "log1p": LOG1P, "tanh": TANH, "erf": ERF}
+
 _COMPOSITE: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("logaddexp.default", logaddexp, "difference, exponential, logarithm and sum are rounded"),
     (
@@ -162,7 +167,7 @@ _COMPOSITE: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ),
     (
         "special_xlog1py.default special_xlog1py.self_scalar special_xlog1py.other_scalar",
-        functools.partial(x_times_log, log=torch.log1p),
+        functools.partial(x_times_log, formula=X_LOG1P),
         "the logarithm and the product are rounded",
     ),
     ("special_entr.default", entr, "the logarithm and the product are rounded"),
@@ -180,6 +185,15 @@ ROWS: tuple[Row, ...] = (
         Row(_overload(name), Verdict.ROUNDED, function, why)
         for names, function, why in _COMPOSITE
         for name in names.split()
+    ),
+    *(
+        Row(
+            _overload(name),
+            Verdict.ROUNDED,
+            functools.partial(computed, formula=formula),
+            _EVALUATED,
+        )
+        for name, formula in _FUNCTIONS.items()
     ),
     *(
         Row(_overload(name), Verdict.ROUNDED, _evaluated(name), why)
