@@ -57,6 +57,7 @@ void run_function(const P& policy, const Key& key, const ElementwiseTile<typenam
                   int index, const typename P::Elem* a, typename P::Elem* out) {
   alignas(64) double values[kTile];
   evaluate(t.code[index].op, t.count, a, values);
+  const typename P::Control control;
   run_round(policy, key, t, index, values, out);
 }
 
@@ -97,6 +98,8 @@ void run_instruction(const P& policy, const Key& key, const ElementwiseTile<type
   const T* a = static_cast<const T*>(registers[i.a]);
   const T* b = static_cast<const T*>(registers[i.b]);
   const T* c = static_cast<const T*>(registers[i.c]);
+  // The value of a function is the nearest one whatever the mode.
+  if (is_function(i.op)) return run_function(policy, key, t, index, a, out);
   const typename P::Control control;
   switch (i.op) {
     case Op::add:
@@ -113,13 +116,6 @@ void run_instruction(const P& policy, const Key& key, const ElementwiseTile<type
       return run_rounded<P, Op::fma>(policy, key, t, index, a, b, c, out);
     case Op::round:
       return run_round(policy, key, t, index, static_cast<const double*>(registers[i.a]), out);
-    case Op::exp:
-    case Op::expm1:
-    case Op::log:
-    case Op::log1p:
-    case Op::tanh:
-    case Op::erf:
-      return run_function(policy, key, t, index, a, out);
     default:
       return run_exact(i.op, t.count, a, b, c, out);
   }

@@ -42,6 +42,8 @@ enum class Op : int {
   select
 };
 
+constexpr bool is_function(Op op) { return op >= Op::exp && op <= Op::erf; }
+
 // Operations of the reductions.
 enum class Reduction : int { sum, prod, sum_abs, sum_squares, dot };
 
