@@ -26,7 +26,9 @@ template <class P>
 constexpr int kPasses = 1;
 #elif defined(__AVX2__)
 template <class P>
-constexpr int kRows = sizeof(typename P::Wide) == sizeof(F16) ? 8 : 4;
+constexpr int kRows = sizeof(typename P::Wide) == sizeof(F16)        ? 8
+                      : P::kUniform && sizeof(typename P::Elem) == 8 ? 2
+                                                                     : 4;
 template <class P>
 constexpr int kPasses = P::kUniform ? 1 : 2;
 #else

@@ -1,6 +1,7 @@
 // Packing the operands of matrix products and convolutions.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
@@ -63,6 +64,9 @@ PRISM_INLINE vf load_some(const float* p, int first, int last) {
 #if defined(__AVX512F__)
   const unsigned mask = ((1u << last) - 1) & ~((1u << first) - 1);
   return (vf)_mm512_maskz_loadu_ps((__mmask16)mask, p);
+#elif defined(__AVX2__)
+  const vi lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  return (vf)_mm256_maskload_ps(p, (__m256i)((lane >= first) & (lane < last)));
 #else
   vf r = {};
   for (int i = first; i < last; ++i) r[i] = p[i];
@@ -73,6 +77,9 @@ PRISM_INLINE vd load_some(const double* p, int first, int last) {
 #if defined(__AVX512F__)
   const unsigned mask = ((1u << last) - 1) & ~((1u << first) - 1);
   return (vd)_mm512_maskz_loadu_pd((__mmask8)mask, p);
+#elif defined(__AVX2__)
+  const vl lane = {0, 1, 2, 3};
+  return (vd)_mm256_maskload_pd(p, (__m256i)((lane >= first) & (lane < last)));
 #else
   vd r = {};
   for (int i = first; i < last; ++i) r[i] = p[i];
@@ -113,6 +120,32 @@ bool has_long_runs(const PackPanel<T>& p) {
   return p.runs * 4 <= p.k_count;
 }
 
+// A column over one run of k: where position k lies, and which positions are inside the input.
+template <class T>
+struct Strip {
+  const T* from;  // of position 0
+  std::int64_t begin, end;
+};
+
+template <class T>
+void find_strips(const PackPanel<T>& p, std::int64_t begin, std::int64_t end, Strip<T>* strips) {
+  const Axis& axis = p.k[begin];
+  for (int j = 0; j < kGroup; ++j) {
+    if (j >= p.columns) {
+      strips[j] = {p.b, begin, begin};
+      continue;
+    }
+    const Axis& column = p.column[j];
+    strips[j] = {p.b + (axis.offset + column.offset - begin), begin, end};
+    if (!p.bounded) continue;
+    const std::int64_t first = begin - axis.at[2] - column.at[2];  // of the row of the input
+    const bool within = (std::uint32_t)(axis.at[0] + column.at[0]) < (std::uint32_t)p.size[0] &&
+                        (std::uint32_t)(axis.at[1] + column.at[1]) < (std::uint32_t)p.size[1];
+    strips[j].begin = std::max(begin, first);
+    strips[j].end = within ? std::min(end, first + p.size[2]) : begin;
+  }
+}
+
 // Where columns are apart but neighbours along k are not, as in a transposed matrix: squares are
 // read along k and turned.
 template <class T>
@@ -120,30 +153,29 @@ void pack_along_k(const PackPanel<T>& p) {
   using V = std::conditional_t<sizeof(T) == 4, vf, vd>;
   using I = std::conditional_t<sizeof(T) == 4, vi, vl>;
   constexpr int N = kWidth<T>;
-  std::int64_t k0 = 0;
-  for (std::int64_t run = 0; run < p.runs; k0 = p.run_end[run++]) {
-    for (; k0 < p.run_end[run]; k0 += N) {
-      const Axis& axis = p.k[k0];
-      const int count = (int)(p.run_end[run] - k0 < N ? p.run_end[run] - k0 : N);
+  Strip<T> strips[kGroup];
+  std::int64_t k = 0;
+  for (std::int64_t run = 0; run < p.runs; k = p.run_end[run++]) {
+    const std::int64_t end = p.run_end[run];
+    find_strips(p, k, end, strips);
+    for (; k < end; k += N) {
+      const int count = (int)std::min<std::int64_t>(end - k, N);
       for (int j0 = 0; j0 < kGroup; j0 += N) {
         V square[N];
         PRISM_UNROLL for (int j = 0; j < N; ++j) {
-          const Axis& column = p.column[j0 + j < p.columns ? j0 + j : 0];
-          const T* from = p.b + axis.offset + column.offset;
-          int first = 0, last = j0 + j < p.columns ? count : 0;
-          if (p.bounded) {
-            const std::int32_t at = axis.at[2] + column.at[2];
-            const bool within =
-                (std::uint32_t)(axis.at[0] + column.at[0]) < (std::uint32_t)p.size[0] &&
-                (std::uint32_t)(axis.at[1] + column.at[1]) < (std::uint32_t)p.size[1];
-            first = at < 0 ? (-at < last ? -at : last) : 0;
-            last = within ? (p.size[2] - at < last ? p.size[2] - at : last) : 0;
-            last = last < first ? first : last;
+          const Strip<T>& strip = strips[j0 + j];
+          if (strip.begin <= k && k + N <= strip.end) {
+            square[j] = load_all(strip.from + k);
+          } else {
+            const std::int64_t first =
+                std::min<std::int64_t>(std::max<std::int64_t>(strip.begin - k, 0), N);
+            const std::int64_t last =
+                std::min<std::int64_t>(std::max<std::int64_t>(strip.end - k, first), N);
+            square[j] = load_some(strip.from + k, (int)first, (int)last);
           }
-          square[j] = last - first == N ? load_all(from) : load_some(from, first, last);
         }
         transpose<N, V, I>(square);
-        for (int k = 0; k < count; ++k) store_all(p.out + (k0 + k) * kGroup + j0, square[k]);
+        for (int i = 0; i < count; ++i) store_all(p.out + (k + i) * kGroup + j0, square[i]);
       }
     }
   }

@@ -67,8 +67,17 @@ PRISM_INLINE Split split(D16 a, D16 b, D16 c) {
 
 constexpr std::int64_t kMagnitude = 0x7FFFFFFFFFFFFFFF;
 
+// All ones where x is negative.
+PRISM_INLINE vl sign_lanes(vl x) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return x < 0;  // no arithmetic shift of 64 bits
+#else
+  return x >> 63;
+#endif
+}
+
 // +1 where x grows in magnitude toward the sign of e, -1 elsewhere.
-PRISM_INLINE vl step_toward(vd x, vd e) { return (((vl)x ^ (vl)e) >> 63) | 1; }
+PRISM_INLINE vl step_toward(vd x, vd e) { return sign_lanes((vl)x ^ (vl)e) | 1; }
 
 // Lanes of all ones where the bit is set.
 PRISM_INLINE L16 bit_lanes(const Generator& g, int step) {
@@ -92,6 +101,18 @@ PRISM_INLINE L16 bit_lanes(const Generator& g, int step) {
 #endif
   return r;
 }
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Lanes whose sign is the bit.
+PRISM_INLINE L16 bit_signs(const Generator& g, int step) {
+  L16 r;
+  const __m128i shift = _mm_cvtsi32_si128(63 - (step & 31));
+  PRISM_UNROLL for (int i = 0; i < 4; ++i) {
+    r.v[i] = (vl)_mm256_sll_epi64(_mm256_cvtepu32_epi64(g.s[i]), shift);
+  }
+  return r;
+}
+#endif
 
 // Zero, Inf and NaN stay; any other number moves one step, up in magnitude where set.
 PRISM_INLINE D16 step_up_or_down(D16 x, L16 up) {
@@ -149,22 +170,24 @@ struct Ud64 : Native64<ToNearest> {
     }
     return x;
   }
-#else
-  using Draw = L16;
-  PRISM_INLINE static Draw draw(const Generator& g, int step) { return bit_lanes(g, step); }
+#elif defined(__AVX2__)
+  using Draw = L16;  // the sign is the draw
+  PRISM_INLINE static Draw draw(const Generator& g, int step) { return bit_signs(g, step); }
   PRISM_INLINE static D16 step(D16 x, const Draw& up) {
-#if defined(__AVX2__)
     PRISM_UNROLL for (int i = 0; i < kD; ++i) {
       // Twice a number differs from it, but for zero, Inf and NaN.
       const __m256d value = (__m256d)x.v[i];
       const __m256d moves = _mm256_cmp_pd(value, _mm256_add_pd(value, value), _CMP_NEQ_OQ);
-      x.v[i] = (vd)((vl)value + ((~up.v[i] | 1) & (vl)moves));
+      const __m256d delta = _mm256_blendv_pd((__m256d)(__m256i)((vl){} - 1),
+                                             (__m256d)(__m256i)((vl){} + 1), (__m256d)up.v[i]);
+      x.v[i] = (vd)((vl)value + ((vl)delta & (vl)moves));
     }
     return x;
-#else
-    return step_up_or_down(x, up);
-#endif
   }
+#else
+  using Draw = L16;
+  PRISM_INLINE static Draw draw(const Generator& g, int step) { return bit_lanes(g, step); }
+  PRISM_INLINE static D16 step(D16 x, const Draw& up) { return step_up_or_down(x, up); }
 #endif
   template <Op op, bool>
   PRISM_INLINE Wide apply(Wide a, Wide b, Wide c, const Draw& d) const {
@@ -188,8 +211,7 @@ struct Sr64 : Native64<ToNearest> {
       const vd gap = (vd)((vl)(next - s) & kMagnitude);
       // The draw as a fraction of 1: its bits under the exponent of 2^23.
       const vd u = (vd)(d.v[i] | 0x4160000000000000) - 0x1p23;
-      const vl moves = u * gap < (vd)((vl)e & kMagnitude);
-      x.s.v[i] = (vd)(((vl)next & moves) | ((vl)s & ~moves));
+      x.s.v[i] = u * gap < (vd)((vl)e & kMagnitude) ? next : s;
     }
     return x.s;
   }
@@ -257,12 +279,8 @@ struct Cestac64 : Native64<Downward> {
   explicit Cestac64(const Rounding&) {}
   PRISM_INLINE static bool advances(int step) { return (step & 31) == 31; }
   PRISM_INLINE static Draw draw(const Generator& g, int step) {
-    L16 r;
-    const __m128i shift = _mm_cvtsi32_si128(63 - (step & 31));
-    PRISM_UNROLL for (int i = 0; i < 4; ++i) {
-      const __m256i word = _mm256_sll_epi64(_mm256_cvtepu32_epi64(g.s[i]), shift);
-      r.v[i] = (vl)word & ~kMagnitude;
-    }
+    L16 r = bit_signs(g, step);
+    PRISM_UNROLL for (int i = 0; i < kD; ++i) r.v[i] &= ~kMagnitude;
     return r;
   }
   PRISM_INLINE static D16 flip(D16 x, const Draw& d) {
