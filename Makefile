@@ -11,7 +11,7 @@ SOURCES := $(shell find native -type f 2>/dev/null)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test census battery bench accuracy models fidelity docs lint clean
+.PHONY: help venv demo test census battery bench accuracy cycles models fidelity docs lint clean
 
 help:
 	@echo "make venv      create .venv with torch and the package, kernels compiled"
@@ -21,6 +21,7 @@ help:
 	@echo "make battery   run the long statistical tests of the random bits"
 	@echo "make bench     regenerate docs/speed.md: times and memory against stock torch"
 	@echo "make accuracy  nearest rounding in our order against stock torch's order"
+	@echo "make cycles    cycles per sixteen elements of the kernels alone (needs cmake)"
 	@echo "make models    regenerate docs/models.md: coverage and slowdown of whole models"
 	@echo "make fidelity  spread against stock torch under binary instrumentation"
 	@echo "make docs      regenerate docs/coverage.md from the table"
@@ -69,6 +70,12 @@ bench: venv
 
 accuracy: venv
 	$(BIN)/python benchmarks/accuracy.py
+
+cycles:
+	CXX="$(CXX)" cmake -S . -B build/cycles -DPRISM_CYCLES=ON > /dev/null
+	cmake --build build/cycles --parallel --target cycles_avx512 cycles_avx2 > /dev/null
+	build/cycles/cycles_avx512
+	build/cycles/cycles_avx2
 
 models: venv
 	$(BIN)/python benchmarks/models.py $(ARGS) > docs/models.md.new
