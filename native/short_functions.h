@@ -7,8 +7,7 @@
 namespace prism {
 namespace PRISM_ISA {
 
-constexpr float kErfShift = 0x1.8p16f;
-constexpr int kErfPoints = 1024;
+constexpr float kPointShift = 0x1.8p16f;
 
 // Registers side by side: every operation goes over all of them before the next one, so
 // that their chains of operations hide each other's latency.
@@ -51,22 +50,23 @@ struct ShortExp {
   }
 };
 
-// erf and its derivative at the multiples of 1/128, from the functions of binary64.
-struct ErfPoints {
-  alignas(64) double row[kErfPoints][2];
-  ErfPoints() {
-    double x[kErfPoints], value[kErfPoints], slope[kErfPoints];
-    for (int i = 0; i < kErfPoints; ++i) x[i] = i / 128.0;
-    evaluate<Erf>(kErfPoints, x, value);
-    for (int i = 0; i < kErfPoints; ++i) x[i] = -(x[i] * x[i]);
-    evaluate<Each<Exp>>(kErfPoints, x, slope);
-    for (int i = 0; i < kErfPoints; ++i) {
-      row[i][0] = value[i];
-      row[i][1] = kTwoOverRootPi * slope[i];
+// The values of a function and its slopes at the multiples of 1/128.
+template <class Function>
+struct Points {
+  alignas(64) double row[Function::kPoints][2];
+  Points() {
+    double x[kGroup], value[kGroup], slope[kGroup];
+    for (int i = 0; i < Function::kPoints; i += kGroup) {
+      for (int j = 0; j < kGroup; ++j) x[j] = (i + j) / 128.0;
+      Function::know(x, value, slope);
+      for (int j = 0; j < kGroup; ++j) {
+        row[i + j][0] = value[j];
+        row[i + j][1] = slope[j];
+      }
     }
   }
-  static const ErfPoints& all() {
-    static const ErfPoints points;
+  static const Points& all() {
+    static const Points points;
     return points;
   }
 
@@ -121,7 +121,8 @@ __attribute__((noinline)) void evaluate_short(std::int64_t count, const float* x
 
 // The nearest points, which binary32 finds exactly: the shift rounds to a multiple of 1/128,
 // and a difference that is not larger than its operands, on their grid, is a number.
-struct ErfNear {
+template <class Function>
+struct Near {
   static constexpr int kCount = 256;
   alignas(64) std::int32_t at[kCount];
   alignas(64) float point[kCount], distance[kCount];
@@ -131,39 +132,67 @@ struct ErfNear {
     F16 p, d;
     PRISM_UNROLL for (int j = 0; j < kF; ++j) {
       vf a = (vf)((vi)group.v[j] & INT32_MAX);
-      a = a > 6 ? 6 - (vf){} : a;
-      const vf shifted = a + kErfShift;
-      p.v[j] = shifted - kErfShift;
+      a = a > Function::kLimit ? Function::kLimit - (vf){} : a;
+      const vf shifted = a + kPointShift;
+      p.v[j] = shifted - kPointShift;
       d.v[j] = a - p.v[j];
-      *(vi*)(at + i + j * kFloats) = (vi)shifted & (kErfPoints - 1);
+      *(vi*)(at + i + j * kFloats) = (vi)shifted & (Function::kPoints - 1);
     }
     store(point + i, p);
     store(distance + i, d);
   }
 };
 
-PRISM_INLINE D16 short_erf(const ErfPoints& points, const ErfNear& near, int i, D16 x) {
-  const D16 distance = load_widened(near.distance + i), point = load_widened(near.point + i);
-  PRISM_UNROLL for (int j = 0; j < kD; ++j) {
-    vd value, slope;
-    points.look_up(near.at + i + j * kDoubles, value, slope);
-    const vd d = distance.v[j], w = point.v[j] * d, e = d * d;
+struct ShortErf {
+  static constexpr int kPoints = 1024;
+  static constexpr float kLimit = 6;
+  static void know(double* x, double* value, double* slope) {
+    evaluate<Erf>(kGroup, x, value);
+    for (int i = 0; i < kGroup; ++i) x[i] = -(x[i] * x[i]);
+    evaluate<Each<Exp>>(kGroup, x, slope);
+    for (int i = 0; i < kGroup; ++i) slope[i] = kTwoOverRootPi * slope[i];
+  }
+  PRISM_INLINE static vd of(vd value, vd slope, vd point, vd d) {
+    const vd w = point * d, e = d * d;
     const vd h = w * w - 1.5 * e;
     const vd even = (1.0 - w) + e * ((2.0 / 3) - 0.2 * e);
     const vd q = even + h * (((2.0 / 3) - w * (1.0 / 3)) + h * (2.0 / 15));
-    x.v[j] = with_sign(value + slope * (d * q), x.v[j]);
+    return value + slope * (d * q);
   }
-  return x;
-}
+};
 
-__attribute__((noinline)) void evaluate_short_erf(std::int64_t count, const float* x, double* out) {
-  const ErfPoints& points = ErfPoints::all();
-  ErfNear near;
+struct ShortTanh {
+  static constexpr int kPoints = 4096;
+  static constexpr float kLimit = 20;
+  static void know(double* x, double* value, double* slope) {
+    evaluate<Each<Tanh>>(kGroup, x, value);
+    for (int i = 0; i < kGroup; ++i) slope[i] = 1.0 - value[i] * value[i];
+  }
+  PRISM_INLINE static vd of(vd value, vd slope, vd, vd d) {
+    const vd e = d * d;
+    const vd u = d * (1.0 - e * ((1.0 / 3) - e * (2.0 / 15)));
+    const vd v = value * u, square = v * v;
+    const vd q = (1.0 - v) * (1.0 + square) + square * square;
+    return value + (slope * u) * q;
+  }
+};
+
+template <class Function>
+__attribute__((noinline)) void evaluate_near(std::int64_t count, const float* x, double* out) {
+  const Points<Function>& points = Points<Function>::all();
+  Near<Function> near;
   for (; count > 0; count -= near.kCount, x += near.kCount, out += near.kCount) {
     const int n = count < near.kCount ? (int)count : near.kCount;
     for (int i = 0; i < n; i += kGroup) near.find(i, x + i);
     for (int i = 0; i < n; i += kGroup) {
-      store(out + i, short_erf(points, near, i, load_widened(x + i)));
+      const D16 d = load_widened(near.distance + i), point = load_widened(near.point + i);
+      D16 y = load_widened(x + i);
+      PRISM_UNROLL for (int j = 0; j < kD; ++j) {
+        vd value, slope;
+        points.look_up(near.at + i + j * kDoubles, value, slope);
+        y.v[j] = with_sign(Function::of(value, slope, point.v[j], d.v[j]), y.v[j]);
+      }
+      store(out + i, y);
     }
   }
 }
@@ -182,9 +211,10 @@ void evaluate(Op op, std::int64_t count, const T* x, double* out) {
     case Op::log1p:
       return evaluate<Each<Log1p>>(count, x, out);
     case Op::tanh:
+      if constexpr (sizeof(T) == 4) return evaluate_near<ShortTanh>(count, x, out);
       return evaluate<Each<Tanh>>(count, x, out);
     default:
-      if constexpr (sizeof(T) == 4) return evaluate_short_erf(count, x, out);
+      if constexpr (sizeof(T) == 4) return evaluate_near<ShortErf>(count, x, out);
       return evaluate<Erf>(count, x, out);
   }
 }
