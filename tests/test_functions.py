@@ -153,7 +153,7 @@ def test_every_instruction_set_has_the_bits_of_the_specification(
 ) -> None:
     generator = torch.Generator().manual_seed(7)
     bits = torch.randint(-(2**31), 2**31, (5003,), generator=generator).int().view(torch.float32)
-    special = [0.0, -0.0, 1e-45, 2.0**-126, 5.9, 6.0, 19.1, 88.8, -104.0, -709.2, 709.79, INF, -INF, NAN]
+    special = [0.0, -0.0, 1e-45, 2.0**-126, 5.9, 6.0, 19.1, 88.8, 104.0, 709.2, 709.79, INF, NAN]
     signed = torch.tensor([*special, *(-x for x in special)])
     x = torch.cat([signed, bits, *(arguments(name).float() * scale for scale in (1, 0.1))])
     # Counts around the sixteen lanes and the groups that are evaluated together.
