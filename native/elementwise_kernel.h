@@ -1,9 +1,9 @@
 // Elementwise programs on one tile, and additions into indexed rows.
 #pragma once
 
-#include "functions.h"
 #include "kernels.h"
 #include "policy64.h"
+#include "short_functions.h"
 
 namespace prism {
 namespace PRISM_ISA {

@@ -12,6 +12,8 @@ alignas(64) constexpr double kLn2[] = {
     0x1.62e42fee00000p-1,
     0x1.a39ef35793c76p-33,
 };
+// ln 2, nearest
+constexpr double kLn2Nearest = 0x1.62e42fefa39efp-1;
 // (exp(r) - 1 - r) / r^2
 alignas(64) constexpr double kExp[] = {
     0x1.0000000000001p-1,
@@ -24,6 +26,17 @@ alignas(64) constexpr double kExp[] = {
     0x1.71de0dae63bb3p-19,
     0x1.289185613a3d6p-22,
     0x1.af38a9b0ec855p-26,
+};
+// the same with fewer terms
+alignas(64) constexpr double kExpShort[] = {
+    0x1.fffffffff13c7p-2,
+    0x1.5555555589fb7p-3,
+    0x1.5555557df4fabp-5,
+    0x1.1111108e16c28p-7,
+    0x1.6c163bdbcc937p-10,
+    0x1.a01b73b039156p-13,
+    0x1.a16e43cbd3aa9p-16,
+    0x1.7101709646f68p-19,
 };
 // (log((1 + s) / (1 - s)) / s - 2) / s^2 in s^2
 alignas(64) constexpr double kLog[] = {
@@ -47,6 +60,8 @@ alignas(64) constexpr double kTanhQ[] = {
     0x1.174f7f986bfe5p+11,
     0x1.c31711cfcd676p+6,
 };
+// 2 / sqrt(pi)
+constexpr double kTwoOverRootPi = 0x1.20dd750429b6dp+0;
 // intervals of erf per unit
 constexpr double kErfScale = 0x1.47ae147ae147bp+1;
 // point, value, and terms in the distance: sixteen intervals each

@@ -30,8 +30,25 @@ PRISM_INLINE vd magnitude(vd x) { return (vd)((vl)x & ~kSignBit); }
 PRISM_INLINE vd with_sign(vd x, vd sign) {
   return (vd)(((vl)x & ~kSignBit) | ((vl)sign & kSignBit));
 }
+// NaN stays what it is: of operands without order the instructions take the second.
+#if defined(__AVX512F__)
+PRISM_INLINE vd at_least(vd x, double bound) {
+  return (vd)_mm512_max_pd((__m512d)filled(bound), (__m512d)x);
+}
+PRISM_INLINE vd at_most(vd x, double bound) {
+  return (vd)_mm512_min_pd((__m512d)filled(bound), (__m512d)x);
+}
+#elif defined(__AVX2__)
+PRISM_INLINE vd at_least(vd x, double bound) {
+  return (vd)_mm256_max_pd((__m256d)filled(bound), (__m256d)x);
+}
+PRISM_INLINE vd at_most(vd x, double bound) {
+  return (vd)_mm256_min_pd((__m256d)filled(bound), (__m256d)x);
+}
+#else
 PRISM_INLINE vd at_least(vd x, double bound) { return x < bound ? filled(bound) : x; }
 PRISM_INLINE vd at_most(vd x, double bound) { return x > bound ? filled(bound) : x; }
+#endif
 
 // Whether the comparison holds in every lane.
 PRISM_INLINE bool holds(vl condition) {
@@ -49,23 +66,17 @@ PRISM_INLINE bool holds(vl condition) {
 // 2^k; `k` may carry the bits of the shift, which leave on the left.
 PRISM_INLINE vd power_of_two(vl k) { return (vd)((k + 1023) << 52); }
 
-// Pairs of terms, pairs of pairs, and so on.
-template <int terms>
-PRISM_INLINE vd polynomial(vd x, const vd (&term)[terms]) {
+// Pairs of terms, pairs of pairs, and so on; V has the operators of a register.
+template <class V, class Term, int terms>
+PRISM_INLINE V polynomial(V x, const Term (&term)[terms]) {
   if constexpr (terms == 1) {
     return term[0];
   } else {
-    vd next[(terms + 1) / 2];
+    V next[(terms + 1) / 2];
     PRISM_UNROLL for (int i = 0; i < terms / 2; ++i) next[i] = term[2 * i] + term[2 * i + 1] * x;
-    if constexpr (terms % 2 != 0) next[terms / 2] = term[terms - 1];
+    if constexpr (terms % 2 != 0) next[terms / 2] = term[terms - 1] - V{};
     return polynomial(x * x, next);
   }
-}
-template <int terms>
-PRISM_INLINE vd polynomial(vd x, const double (&term)[terms]) {
-  vd broadcast[terms];
-  PRISM_UNROLL for (int i = 0; i < terms; ++i) broadcast[i] = filled(term[i]);
-  return polynomial(x, broadcast);
 }
 
 // x = k ln 2 + r + rest.
@@ -303,25 +314,6 @@ __attribute__((noinline)) void evaluate(std::int64_t count, const T* x, double* 
     }
     store(out + g * kGroup, y[0]);
     if (n > 1) store(out + (g + 1) * kGroup, y[Function::kTogether - 1]);
-  }
-}
-
-// The value of a function in binary64 for whole groups of elements, of which `count` matter.
-template <class T>
-void evaluate(Op op, std::int64_t count, const T* x, double* out) {
-  switch (op) {
-    case Op::exp:
-      return evaluate<Each<Exp>>(count, x, out);
-    case Op::expm1:
-      return evaluate<Each<Expm1>>(count, x, out);
-    case Op::log:
-      return evaluate<Each<Log>>(count, x, out);
-    case Op::log1p:
-      return evaluate<Each<Log1p>>(count, x, out);
-    case Op::tanh:
-      return evaluate<Each<Tanh>>(count, x, out);
-    default:
-      return evaluate<Erf>(count, x, out);
   }
 }
 

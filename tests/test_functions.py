@@ -6,15 +6,16 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import mpmath
 import pytest
 import torch
 
-from fuzzytorch.backends import function_constants
+from fuzzytorch.backends import cpu, function_constants
 from fuzzytorch.backends.cpu import CpuBackend
-from fuzzytorch.backends.functions import EVALUATE
+from fuzzytorch.backends.functions import evaluate
 from fuzzytorch.backends.reference import ReferenceBackend
 from fuzzytorch.ops.call import ROUND, Call
 from fuzzytorch.ops.pieces import PIECE
@@ -61,10 +62,30 @@ def test_values_miss_the_function_by_little_more_than_a_unit_in_the_last_place(n
     x = arguments(name)
     function = getattr(mpmath, name)
     with mpmath.workprec(140):
-        for argument, value in zip(x.tolist(), EVALUATE[name](x).tolist(), strict=True):
+        values = evaluate(name, x, torch.float64).tolist()
+        for argument, value in zip(x.tolist(), values, strict=True):
             exact = function(mpmath.mpf(argument))
             missing = abs(mpmath.mpf(value) - exact) / math.ulp(float(exact))
             assert missing <= UNITS, f"{name}({argument!r}) = {value!r}: {float(missing)} ulp"
+
+
+RELATIVE = 2.0**-45
+"""Relative error of a value that is going to be rounded to binary32: ``exp`` has 2^-45.8 of the
+polynomial and, in arguments beyond 64, 2^-46.5 of their remainder."""
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_for_binary32_miss_the_function_by_less_than_2_to_the_minus_45(name: str) -> None:
+    x = arguments(name, 2000).float().double()
+    x = torch.cat([x, x.clamp(-87.3, 88.7)]) if name == "exp" else x
+    function = getattr(mpmath, name)
+    with mpmath.workprec(140):
+        values = evaluate(name, x, torch.float32).tolist()
+        for argument, value in zip(x.tolist(), values, strict=True):
+            exact = function(mpmath.mpf(argument))
+            if 2.0**-126 <= abs(exact) < 2.0**128:
+                missing = abs(mpmath.mpf(value) / exact - 1)
+                assert missing <= RELATIVE, f"{name}({argument!r}) = {value!r}: {float(missing)}"
 
 
 ODD = ((0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (-1e-310, -1e-310))
@@ -78,10 +99,11 @@ EXACTLY = {
 }
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_exact_values_poles_and_saturation(name: str) -> None:
+def test_exact_values_poles_and_saturation(name: str, dtype: torch.dtype) -> None:
     x, wanted = torch.tensor([*EXACTLY[name], (NAN, NAN)], dtype=torch.float64).unbind(1)
-    y = EVALUATE[name](x.contiguous())
+    y = evaluate(name, x.contiguous(), dtype)
     assert torch.equal(y.isnan(), wanted.isnan())
     number = ~wanted.isnan()
     assert torch.equal(y[number], wanted[number])
@@ -90,11 +112,13 @@ def test_exact_values_poles_and_saturation(name: str) -> None:
 
 def test_the_ends_of_the_range() -> None:
     x = torch.tensor([709.782712893384, -708.3, -744.4, -745.1], dtype=torch.float64)
-    assert torch.allclose(EVALUATE["exp"](x), torch.exp(x), rtol=1e-15, atol=TINY)
+    assert torch.allclose(evaluate("exp", x, torch.float64), torch.exp(x), rtol=1e-15, atol=TINY)
     subnormal = torch.tensor([TINY, 1e-310, 2.0**-1022, LARGEST], dtype=torch.float64)
-    assert torch.allclose(EVALUATE["log"](subnormal), torch.log(subnormal), rtol=1e-15, atol=0)
+    assert torch.allclose(
+        evaluate("log", subnormal, torch.float64), torch.log(subnormal), rtol=1e-15, atol=0
+    )
     logs = torch.tensor([math.log1p(v) for v in subnormal.tolist()], dtype=torch.float64)
-    assert torch.allclose(EVALUATE["log1p"](subnormal), logs, rtol=1e-15, atol=0)
+    assert torch.allclose(evaluate("log1p", subnormal, torch.float64), logs, rtol=1e-15, atol=0)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -107,11 +131,40 @@ def test_a_function_is_rounded_as_its_binary64_value_is(
     rounding = Rounding(mode) if dtype == torch.float32 else Rounding.binary64(mode)
     actual, expected = torch.empty_like(x), torch.empty_like(x)
     CpuBackend().elementwise(Program(1, 0, ((name, 0),)), [x], (), actual, rounding, STREAM)
-    value = EVALUATE[name](x.double())
+    value = evaluate(name, x.double(), dtype)
     CpuBackend().elementwise(
         Program(1, 0, (("round", 0),)), [value], (), expected, rounding, STREAM
     )
     assert torch.equal(actual, expected)
+
+
+@pytest.fixture(params=cpu.available_isas())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = cpu.isa()
+    cpu.select_isa(request.param)
+    yield request.param
+    cpu.select_isa(before)
+
+
+@pytest.mark.parametrize("mode", ["rn", "sr", "ud"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_instruction_set_has_the_bits_of_the_specification(
+    name: str, mode: str, isa: str
+) -> None:
+    generator = torch.Generator().manual_seed(7)
+    bits = torch.randint(-(2**31), 2**31, (5003,), generator=generator).int().view(torch.float32)
+    special = [0.0, -0.0, 1e-45, 2.0**-126, 5.9, 6.0, 19.1, 88.8, 104.0, 709.2, 709.79, INF, NAN]
+    signed = torch.tensor([*special, *(-x for x in special)])
+    x = torch.cat([signed, bits, *(arguments(name).float() * scale for scale in (1, 0.1))])
+    # Counts around the sixteen lanes and the groups that are evaluated together.
+    for count in (1, 17, 63, 64, 65, 1025, x.numel()):
+        actual, expected = torch.empty(count), torch.empty(count)
+        for backend, out in ((CpuBackend(), actual), (ReferenceBackend(), expected)):
+            program = Program(1, 0, ((name, 0),))
+            backend.elementwise(program, [x[:count]], (), out, Rounding(mode), STREAM)
+        assert torch.equal(actual.isnan(), expected.isnan())
+        number = ~expected.isnan()
+        assert torch.equal(actual[number].view(torch.int32), expected[number].view(torch.int32))
 
 
 def test_native_code_has_the_constants_of_the_specification() -> None:

@@ -3,12 +3,14 @@
     python tools/function_coefficients.py
 
 writes ``src/fuzzytorch/backends/function_constants.py`` and
-``native/function_constants.h``, which hold the same binary64 numbers.  All fits interpolate
-at Chebyshev nodes in 60 digits, which comes within a factor of two of the best polynomial.
+``native/function_constants.h``, which hold the same binary64 numbers.  Fits interpolate at
+Chebyshev nodes in 60 digits, which comes within a factor of two of the best polynomial; the
+short one of exp, which has no factor of two to spare, is the best one.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,7 @@ ERF_STEP = mp.mpf(25) / 64
 
 ERF_TERMS = 13
 EXP_TERMS = 10
+EXP_SHORT_TERMS = 8
 LOG_TERMS = 7
 
 HEADER = "Written by tools/function_coefficients.py: change that and run it again."
@@ -42,6 +45,28 @@ def polynomial(
     at = nodes(low, high, terms)
     system = mp.matrix([[x**i for i in range(terms)] for x in at])
     return list(mp.lu_solve(system, mp.matrix([function(x) for x in at])))
+
+
+def short_exp(highest: mp.mpf, terms: int) -> list[mp.mpf]:
+    """The q of least relative error of ``1 + r + r^2 q(r)`` from exp(r) for ``|r| <= highest``.
+
+    (Remez: the error is made equal, with changing sign, at points that move to its extrema.)
+    """
+    grid = [highest * i / 1000 for i in range(-1000, 1001)]
+    points = [highest * mp.cos(mp.pi * i / terms + mp.mpf(1) / 50) for i in range(terms + 1)]
+    q: list[mp.mpf] = []
+    for _ in range(8):
+        rows = [
+            [*(x ** (j + 2) / mp.exp(x) for j in range(terms)), mp.mpf(-1) ** i]
+            for i, x in enumerate(points)
+        ]
+        excess = mp.matrix([(mp.expm1(x) - x) / mp.exp(x) for x in points])
+        q = list(mp.lu_solve(mp.matrix(rows), excess))[:terms]
+        errors = [(1 + x + x * x * mp.polyval(q[::-1], x)) / mp.exp(x) - 1 for x in grid]
+        pairs = [(x, error) for x, error in zip(grid, errors, strict=True) if error != 0]
+        runs = [list(run) for _, run in itertools.groupby(pairs, key=lambda pair: pair[1] > 0)]
+        points = [max(run, key=lambda pair: abs(pair[1]))[0] for run in runs]
+    return q
 
 
 def tanh_ratio(highest: mp.mpf) -> tuple[list[mp.mpf], list[mp.mpf]]:
@@ -91,6 +116,7 @@ def split_ln2() -> list[float]:
 def tables() -> Table:
     reduced = mp.log(2) / 2 * mp.mpf("1.0001")
     exp = polynomial(lambda r: (mp.expm1(r) - r) / r**2, -reduced, reduced, EXP_TERMS)
+    short = short_exp(reduced, EXP_SHORT_TERMS)
     largest = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mp.mpf("1.0001")
     log = polynomial(
         lambda z: (2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 2) / z, mp.mpf(0), largest, LOG_TERMS
@@ -100,10 +126,13 @@ def tables() -> Table:
     return {
         "LOG2_E": ("1 / ln 2", [float(1 / mp.log(2))]),
         "LN2": ("ln 2, 32 bits and the rest", split_ln2()),
+        "LN2_NEAREST": ("ln 2, nearest", [float(mp.log(2))]),
         "EXP": ("(exp(r) - 1 - r) / r^2", [float(x) for x in exp]),
+        "EXP_SHORT": ("the same with fewer terms", [float(x) for x in short]),
         "LOG": ("(log((1 + s) / (1 - s)) / s - 2) / s^2 in s^2", [float(x) for x in log]),
         "TANH_P": ("numerator of tanh", [float(x) for x in numerator]),
         "TANH_Q": ("denominator of tanh, its leading term is 1", [float(x) for x in denominator]),
+        "TWO_OVER_ROOT_PI": ("2 / sqrt(pi)", [float(2 / mp.sqrt(mp.pi))]),
         "ERF_SCALE": ("intervals of erf per unit", [float(1 / ERF_STEP)]),
         "ERF": (
             "point, value, and terms in the distance: sixteen intervals each",

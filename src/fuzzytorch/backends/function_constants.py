@@ -12,6 +12,8 @@ LN2 = (
     float.fromhex("0x1.62e42fee00000p-1"),
     float.fromhex("0x1.a39ef35793c76p-33"),
 )
+# ln 2, nearest
+LN2_NEAREST = float.fromhex("0x1.62e42fefa39efp-1")
 # (exp(r) - 1 - r) / r^2
 EXP = (
     float.fromhex("0x1.0000000000001p-1"),
@@ -24,6 +26,17 @@ EXP = (
     float.fromhex("0x1.71de0dae63bb3p-19"),
     float.fromhex("0x1.289185613a3d6p-22"),
     float.fromhex("0x1.af38a9b0ec855p-26"),
+)
+# the same with fewer terms
+EXP_SHORT = (
+    float.fromhex("0x1.fffffffff13c7p-2"),
+    float.fromhex("0x1.5555555589fb7p-3"),
+    float.fromhex("0x1.5555557df4fabp-5"),
+    float.fromhex("0x1.1111108e16c28p-7"),
+    float.fromhex("0x1.6c163bdbcc937p-10"),
+    float.fromhex("0x1.a01b73b039156p-13"),
+    float.fromhex("0x1.a16e43cbd3aa9p-16"),
+    float.fromhex("0x1.7101709646f68p-19"),
 )
 # (log((1 + s) / (1 - s)) / s - 2) / s^2 in s^2
 LOG = (
@@ -47,6 +60,8 @@ TANH_Q = (
     float.fromhex("0x1.174f7f986bfe5p+11"),
     float.fromhex("0x1.c31711cfcd676p+6"),
 )
+# 2 / sqrt(pi)
+TWO_OVER_ROOT_PI = float.fromhex("0x1.20dd750429b6dp+0")
 # intervals of erf per unit
 ERF_SCALE = float.fromhex("0x1.47ae147ae147bp+1")
 # point, value, and terms in the distance: sixteen intervals each

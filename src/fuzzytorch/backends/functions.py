@@ -2,11 +2,17 @@
 
 The algorithms are part of the specification: additions, multiplications, divisions, bit
 operations and table lookups in the order written here, each rounded to nearest and none fused,
-so that every machine computes the same bits.  ``native/functions.h`` has the same sequences.
-The constants are those of ``tools/function_coefficients.py``.
+so that every machine computes the same bits.  ``native/functions.h`` and
+``native/short_functions.h`` have the same sequences.  The constants are those of
+``tools/function_coefficients.py``.
+
+Where the value is going to be rounded to binary32 or a narrower format, some functions have a
+short form: the relative error stays below 2^-45, or 2^-21 units in the last place of binary32,
+which is by how much a probability of stochastic rounding can be wrong.  What is exact stays so.
 
 Errors in units in the last place of the result, the largest seen over 10^5 arguments:
-exp 1.00, expm1 1.18, log 0.77, log1p 0.77, tanh 1.27, erf 0.93.
+exp 1.00, expm1 1.18, log 0.77, log1p 0.77, tanh 1.27, erf 0.93.  Relative errors of the short
+forms over as many: exp 2^-45.1, tanh 2^-50.4, erf 2^-49.5.
 """
 
 from __future__ import annotations
@@ -20,11 +26,14 @@ from fuzzytorch.backends.function_constants import (
     ERF,
     ERF_SCALE,
     EXP,
+    EXP_SHORT,
     LN2,
+    LN2_NEAREST,
     LOG,
     LOG2_E,
     TANH_P,
     TANH_Q,
+    TWO_OVER_ROOT_PI,
 )
 
 _SHIFT: Final = 1.5 * 2.0**52
@@ -35,6 +44,8 @@ _SQRT_HALF_BITS: Final = 0x3FE6A09E667F3BCD
 _EXPONENT: Final = 1 << 52
 _MANTISSA: Final = _EXPONENT - 1
 _ERF_INTERVALS: Final = 16
+_POINTS: Final = 4096
+_SPACING: Final = 2.0**-7
 _TANH_SMALL: Final = 0.625
 
 
@@ -152,7 +163,68 @@ def log1p(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x == torch.inf, x, y)
 
 
-EVALUATE: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+def short_exp(x: torch.Tensor) -> torch.Tensor:
+    """:func:`exp` for binary32, with ln 2 in one part and fewer terms.
+
+    The error is below 2^-45 where the result is a number of binary32 without being subnormal.
+    At the bounds r is zero, and the last addition gives the bits of Inf and of zero.
+    """
+    x = x.clamp(-1023 * LN2_NEAREST, 1024 * LN2_NEAREST)
+    shifted = x * LOG2_E + _SHIFT
+    r = x - (shifted - _SHIFT) * LN2_NEAREST
+    y = 1.0 + (r + (r * r) * _polynomial(r, EXP_SHORT))
+    return (_bits(y) + (_bits(shifted) << 52)).view(torch.float64)
+
+
+def _nearest_point(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """For ``0 <= a``, the nearest multiple of 1/128: its number as an index; it; ``a`` less it."""
+    shifted = a + _SHIFT * _SPACING
+    point = shifted - _SHIFT * _SPACING
+    return _bits(shifted) & (_POINTS - 1), point, a - point
+
+
+def _points(x: torch.Tensor) -> torch.Tensor:
+    return torch.arange(_POINTS, dtype=torch.float64, device=x.device) * _SPACING
+
+
+def short_erf(x: torch.Tensor) -> torch.Tensor:
+    """:func:`erf` for binary32, around the nearest multiple p of 1/128.
+
+    There erf and its derivative s are known, and with ``d = |x| - p``, ``w = p d``, ``e = d^2``
+    and ``h = w^2 - 3/2 e`` the series in d is
+    ``erf(p + d) = erf(p) + s d (1 - w + 2/3 e - 1/5 e^2 + h (2/3 - 1/3 w + 2/15 h))``
+    with an error below d^6.
+    """
+    points = _points(x)
+    value, slope = erf(points), TWO_OVER_ROOT_PI * exp(-(points * points))
+    row, p, d = _nearest_point(x.abs().clamp(max=6.0))
+    w, e = p * d, d * d
+    h = w * w - 1.5 * e
+    even = (1.0 - w) + e * (2 / 3 - 0.2 * e)
+    q = even + h * ((2 / 3 - w * (1 / 3)) + h * (2 / 15))
+    return torch.copysign(value[row] + slope[row] * (d * q), x)
+
+
+def short_tanh(x: torch.Tensor) -> torch.Tensor:
+    """:func:`tanh` for binary32, around the nearest multiple p of 1/128.
+
+    With ``t = tanh(p)``, ``u = tanh(|x| - p)`` and ``v = t u``,
+    ``tanh(|x|) = t + (1 - t^2) u / (1 + v)``, the quotient as ``(1 - v) (1 + v^2) + v^4``.
+    """
+    value = tanh(_points(x))
+    slope = 1.0 - value * value
+    row, _, d = _nearest_point(x.abs().clamp(max=20.0))
+    e = d * d
+    u = d * (1.0 - e * (1 / 3 - e * (2 / 15)))
+    v = value[row] * u
+    square = v * v
+    q = (1.0 - v) * (1.0 + square) + square * square
+    return torch.copysign(value[row] + (slope[row] * u) * q, x)
+
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+_BINARY64: Final[dict[str, Function]] = {
     "exp": exp,
     "expm1": expm1,
     "log": log,
@@ -160,4 +232,24 @@ EVALUATE: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "tanh": tanh,
     "erf": erf,
 }
-"""The functions of :data:`fuzzytorch.program.FUNCTIONS`: float64 to float64, same shape."""
+_BINARY32: Final[dict[str, Function]] = _BINARY64 | {
+    "exp": short_exp,
+    "tanh": short_tanh,
+    "erf": short_erf,
+}
+
+
+def evaluate(name: str, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A function of :data:`fuzzytorch.program.FUNCTIONS`.
+
+    Args:
+        name: its name.
+        x: float64, any shape; numbers of ``dtype``.
+        dtype: float32 or float64, in which the rounded value is going to be stored: float32 has
+            the short forms.
+
+    Returns:
+        Float64 values in the shape of x.
+    """
+    functions = _BINARY32 if dtype == torch.float32 else _BINARY64
+    return functions[name](x)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fuzzytorch.backends.functions import EVALUATE
+from fuzzytorch.backends.functions import evaluate
 from fuzzytorch.backends.protocol import K_BLOCK, SCAN_BLOCK, SCAN_ROWS, Geometry
 from fuzzytorch.backends.reduction import Reduction
 from fuzzytorch.backends.rounded import Draws, keeps_binary64_range, rounded
@@ -47,7 +47,7 @@ class ReferenceBackend:
                 registers.append(_EXACT[operation](*operands))
                 continue
             if operation in FUNCTIONS:
-                operation, operands = "round", (EVALUATE[operation](*operands),)
+                operation, operands = "round", (evaluate(operation, operands[0], out.dtype),)
             draw = _element_draws(out.numel(), rounding, stream, block, out.device, first)
             registers.append(rounded(operation, operands, draw, rounding))
         _store(registers[-1], out)
