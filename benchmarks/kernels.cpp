@@ -95,7 +95,7 @@ double product(const Rounding& rounding) {
 template <class T>
 double operation(const Rounding& rounding, Op op) {
   const std::vector<T> a = deviates<T>(kTile), b = deviates<T>(kTile), c = deviates<T>(kTile);
-  std::vector<T> out(kTile), scratch(kTile * 4);
+  std::vector<T> out(kTile);
   const Instruction code[] = {{op, 0, 1, 2}};
   ElementwiseTile<T> t{};
   t.code = code;
@@ -106,7 +106,6 @@ double operation(const Rounding& rounding, Op op) {
   t.input[2] = c.data();
   t.out = out.data();
   t.count = kTile;
-  t.scratch = scratch.data();
   return cycles(40.0 * kTile / kGroup, [&] {
     for (t.row = 0; t.row < 40; ++t.row) elementwise<T>(rounding, kKey, t);
   });

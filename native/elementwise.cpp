@@ -29,6 +29,35 @@ const void* tile_input(const Prepared& input, std::int64_t first, std::int64_t c
   return single;
 }
 
+// Places for the results of a program, few enough to stay in the first level of the caches:
+// one that nothing reads any more is given to the next result.
+struct Slots {
+  std::vector<int> of;  // per instruction
+  int count = 0;
+
+  Slots(const std::vector<Instruction>& code, int first_result) : of(code.size()) {
+    const int n = static_cast<int>(code.size());
+    std::vector<int> last(n, -1), holder;
+    for (int i = 0; i < n; ++i) {
+      for (const int r : {code[i].a, code[i].b, code[i].c}) {
+        if (r >= first_result) last[r - first_result] = i;
+      }
+    }
+    for (int i = 0; i < n; ++i) {
+      // An instruction may write where it reads: it does both element by element.
+      const auto free =
+          std::find_if(holder.begin(), holder.end(), [&](int result) { return last[result] <= i; });
+      of[i] = static_cast<int>(free - holder.begin());
+      if (free == holder.end()) {
+        holder.push_back(i);
+      } else {
+        *free = i;
+      }
+    }
+    count = static_cast<int>(holder.size());
+  }
+};
+
 }  // namespace
 
 template <class T>
@@ -43,10 +72,10 @@ void elementwise(const Context& context, const std::vector<Instruction>& code,
   for (const Operand& i : inputs) {
     prepared.push_back({Flat<const float>(i.single), Flat<const double>(i.wide), i.is_wide});
   }
-  const std::int64_t registers = inputs.size() + scalars.size() + code.size();
+  const Slots slots(code, static_cast<int>(inputs.size() + scalars.size()));
   const std::int64_t tiles = (count + kTile - 1) / kTile;
   parallel_for(context.threads, tiles, 16, [&](std::int64_t begin, std::int64_t end) {
-    T* scratch = workspace<T>((registers + 1) * kTile);
+    T* scratch = workspace<T>((slots.count + 1) * kTile);
     float* single = workspace<float, 1>(inputs.size() * kTile);
     double* wide = workspace<double, 1>(inputs.size() * kTile);
     ElementwiseTile<T> t{};
@@ -55,8 +84,9 @@ void elementwise(const Context& context, const std::vector<Instruction>& code,
     t.inputs = static_cast<int>(inputs.size());
     t.scalars = static_cast<int>(scalars.size());
     t.scalar = scalars.data();
+    t.slot = slots.of.data();
     t.scratch = scratch;
-    T* result = scratch + registers * kTile;
+    T* result = scratch + slots.count * kTile;
     for (std::int64_t tile = begin; tile < end; ++tile) {
       const std::int64_t at = tile * kTile;
       t.row = first / kTile + tile;

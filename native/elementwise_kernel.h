@@ -28,16 +28,33 @@ PRISM_INLINE void for_each_vector(const P& policy, const Key& key, std::uint64_t
   }
 }
 
+// A register of a program: the elements of a tile, or one number sixteen times.
+struct Register {
+  const void* data;
+  std::int64_t mask;  // of an index that is a multiple of sixteen
+
+  template <class T>
+  PRISM_INLINE const T* at(std::int64_t i) const {
+    return static_cast<const T*>(data) + (i & mask);
+  }
+};
+
+// The registers that an instruction reads.
+struct Sources {
+  Register a, b, c;
+};
+
 // Scratch registers hold whole vectors, so that a tail needs no care but at the end.
 template <class P, Op op>
 __attribute__((noinline)) void run_rounded(const P& policy, const Key& key,
                                            const ElementwiseTile<typename P::Elem>& t, int index,
-                                           const typename P::Elem* a, const typename P::Elem* b,
-                                           const typename P::Elem* c, typename P::Elem* out) {
+                                           const Sources& from, typename P::Elem* out) {
+  using T = typename P::Elem;
+  const Register a = from.a, b = from.b, c = from.c;
   for_each_vector(policy, key, t.row, index, 0, t.count, [&](std::int64_t i, auto d) PRISM_ALWAYS {
-    const auto wa = P::load(a + i);
-    const auto wb = op == Op::sqrt ? wa : P::load(b + i);
-    const auto wc = op == Op::fma ? P::load(c + i) : wa;
+    const auto wa = P::load(a.at<T>(i));
+    const auto wb = op == Op::sqrt ? wa : P::load(b.at<T>(i));
+    const auto wc = op == Op::fma ? P::load(c.at<T>(i)) : wa;
     P::store(out + i, policy.template apply<op, true>(wa, wb, wc, d));
   });
 }
@@ -45,99 +62,108 @@ __attribute__((noinline)) void run_rounded(const P& policy, const Key& key,
 template <class P>
 __attribute__((noinline)) void run_round(const P& policy, const Key& key,
                                          const ElementwiseTile<typename P::Elem>& t, int index,
-                                         const double* a, typename P::Elem* out) {
+                                         const Register& a, typename P::Elem* out) {
   for_each_vector(policy, key, t.row, index, 0, t.count, [&](std::int64_t i, auto d) PRISM_ALWAYS {
-    P::store(out + i, policy.round_wide(load(a + i), d));
+    P::store(out + i, policy.round_wide(load(a.at<double>(i)), d));
   });
 }
 
-// A function of a whole tile in binary64, then one rounding of each value.
+// A function of a whole tile, or of one number, in binary64, then one rounding of each value.
 template <class P>
 void run_function(const P& policy, const Key& key, const ElementwiseTile<typename P::Elem>& t,
-                  int index, const typename P::Elem* a, typename P::Elem* out) {
+                  int index, const Register& a, typename P::Elem* out) {
   alignas(64) double values[kTile];
-  evaluate(t.code[index].op, t.count, a, values);
+  const bool one = a.mask == 0;
+  evaluate(t.code[index].op, one ? kGroup : t.count, a.at<typename P::Elem>(0), values);
   const typename P::Control control;
-  run_round(policy, key, t, index, values, out);
+  run_round(policy, key, t, index, {values, a.mask}, out);
 }
 
 // Operations without rounding; NaN spreads through min and max, of equals the second is taken.
 template <class T>
-void run_exact(Op op, std::int64_t count, const T* a, const T* b, const T* c, T* out) {
+PRISM_INLINE T exact(Op op, T a, T b, T c) {
   switch (op) {
     case Op::neg:
-      for (std::int64_t i = 0; i < count; ++i) out[i] = -a[i];
-      break;
+      return -a;
     case Op::abs:
-      for (std::int64_t i = 0; i < count; ++i) out[i] = T(__builtin_fabs(a[i]));
-      break;
+      return T(__builtin_fabs(a));
     case Op::min:
-      for (std::int64_t i = 0; i < count; ++i) {
-        out[i] = a[i] != a[i] || a[i] < b[i] ? a[i] : b[i];
-      }
-      break;
+      return a != a || a < b ? a : b;
     case Op::max:
-      for (std::int64_t i = 0; i < count; ++i) {
-        out[i] = a[i] != a[i] || a[i] > b[i] ? a[i] : b[i];
-      }
-      break;
+      return a != a || a > b ? a : b;
     case Op::copysign:
-      for (std::int64_t i = 0; i < count; ++i) out[i] = T(__builtin_copysign(a[i], b[i]));
-      break;
+      return T(__builtin_copysign(a, b));
     default:
-      for (std::int64_t i = 0; i < count; ++i) out[i] = a[i] > 0 ? b[i] : c[i];
-      break;
+      return a > 0 ? b : c;
+  }
+}
+
+template <class T, Op op>
+void run_exact(std::int64_t count, const Sources& from, T* out) {
+  for (std::int64_t i = 0; i < count; i += kGroup) {
+    const T *a = from.a.at<T>(i), *b = from.b.at<T>(i), *c = from.c.at<T>(i);
+    T lanes[kGroup];
+    PRISM_UNROLL for (int j = 0; j < kGroup; ++j) lanes[j] = exact(op, a[j], b[j], c[j]);
+    __builtin_memcpy(out + i, lanes, sizeof lanes);
   }
 }
 
 template <class P>
 void run_instruction(const P& policy, const Key& key, const ElementwiseTile<typename P::Elem>& t,
-                     int index, const void* const* registers, typename P::Elem* out) {
+                     int index, const Sources& from, typename P::Elem* out) {
   using T = typename P::Elem;
-  const Instruction& i = t.code[index];
-  const T* a = static_cast<const T*>(registers[i.a]);
-  const T* b = static_cast<const T*>(registers[i.b]);
-  const T* c = static_cast<const T*>(registers[i.c]);
+  const Op op = t.code[index].op;
   // The value of a function is the nearest one whatever the mode.
-  if (is_function(i.op)) return run_function(policy, key, t, index, a, out);
+  if (is_function(op)) return run_function(policy, key, t, index, from.a, out);
   const typename P::Control control;
-  switch (i.op) {
+  switch (op) {
     case Op::add:
-      return run_rounded<P, Op::add>(policy, key, t, index, a, b, c, out);
+      return run_rounded<P, Op::add>(policy, key, t, index, from, out);
     case Op::sub:
-      return run_rounded<P, Op::sub>(policy, key, t, index, a, b, c, out);
+      return run_rounded<P, Op::sub>(policy, key, t, index, from, out);
     case Op::mul:
-      return run_rounded<P, Op::mul>(policy, key, t, index, a, b, c, out);
+      return run_rounded<P, Op::mul>(policy, key, t, index, from, out);
     case Op::div:
-      return run_rounded<P, Op::div>(policy, key, t, index, a, b, c, out);
+      return run_rounded<P, Op::div>(policy, key, t, index, from, out);
     case Op::sqrt:
-      return run_rounded<P, Op::sqrt>(policy, key, t, index, a, b, c, out);
+      return run_rounded<P, Op::sqrt>(policy, key, t, index, from, out);
     case Op::fma:
-      return run_rounded<P, Op::fma>(policy, key, t, index, a, b, c, out);
+      return run_rounded<P, Op::fma>(policy, key, t, index, from, out);
     case Op::round:
-      return run_round(policy, key, t, index, static_cast<const double*>(registers[i.a]), out);
+      return run_round(policy, key, t, index, from.a, out);
+    case Op::neg:
+      return run_exact<T, Op::neg>(t.count, from, out);
+    case Op::abs:
+      return run_exact<T, Op::abs>(t.count, from, out);
+    case Op::min:
+      return run_exact<T, Op::min>(t.count, from, out);
+    case Op::max:
+      return run_exact<T, Op::max>(t.count, from, out);
+    case Op::copysign:
+      return run_exact<T, Op::copysign>(t.count, from, out);
     default:
-      return run_exact(i.op, t.count, a, b, c, out);
+      return run_exact<T, Op::select>(t.count, from, out);
   }
 }
 
 template <class T>
 void elementwise(const Rounding& rounding, const Block& key_block, const ElementwiseTile<T>& t) {
   const Key key(key_block);
-  const void* registers[kMaxInputs + kMaxScalars + kMaxInstructions];
-  for (int i = 0; i < t.inputs; ++i) registers[i] = t.input[i];
-  const std::int64_t padded = (t.count + kGroup - 1) / kGroup * kGroup;
+  Register registers[kMaxInputs + kMaxScalars + kMaxInstructions];
+  T numbers[kMaxScalars][kGroup];
+  for (int i = 0; i < t.inputs; ++i) registers[i] = {t.input[i], -1};
   for (int i = 0; i < t.scalars; ++i) {
-    T* filled = t.scratch + (t.inputs + i) * kTile;
-    for (std::int64_t j = 0; j < padded; ++j) filled[j] = t.scalar[i];
-    registers[t.inputs + i] = filled;
+    for (int j = 0; j < kGroup; ++j) numbers[i][j] = t.scalar[i];
+    registers[t.inputs + i] = {numbers[i], 0};
   }
   with_policy<T>(rounding, [&](auto policy) {
-    const int base = t.inputs + t.scalars;
+    Register* const results = registers + t.inputs + t.scalars;
     for (int i = 0; i < t.instructions; ++i) {
-      T* out = i == t.instructions - 1 ? t.out : t.scratch + (base + i) * kTile;
-      run_instruction(policy, key, t, i, registers, out);
-      registers[base + i] = out;
+      const Instruction& code = t.code[i];
+      T* out = i == t.instructions - 1 ? t.out : t.scratch + t.slot[i] * kTile;
+      run_instruction(policy, key, t, i, {registers[code.a], registers[code.b], registers[code.c]},
+                      out);
+      results[i] = {out, -1};
     }
   });
 }

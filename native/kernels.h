@@ -93,7 +93,8 @@ struct ElementwiseTile {
   T* out;
   std::int64_t count;  // elements of this tile, at most kTile
   std::uint64_t row;   // number of the tile
-  T* scratch;          // [inputs + scalars + instructions][kTile]
+  const int* slot;     // where in the scratch each result goes
+  T* scratch;          // [slots][kTile]
 };
 
 // Rows of a reduction whose terms lie `step` apart, the rows themselves side by side.
