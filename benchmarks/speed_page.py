@@ -20,8 +20,9 @@ _HEAD = """\
 # Speed and memory
 
 What the rounding modes cost. `make bench` measures everything here on one machine and writes this
-page and [speed.json](speed.json), which holds all figures. More models stand in
-[models.md](models.md).
+page and [speed.json](speed.json), which holds all figures. What each mode needs in instructions and
+cycles, and what was tried where a bound is missed, stands in [kernels.md](kernels.md); more models
+stand in [models.md](models.md).
 
 How to read it: a figure is a time as a multiple of that of stock torch for the same work, with the
 same number of threads and the same instruction set (where fuzzytorch is limited to AVX2, so is

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "kernels.h"
-#include "policy64.h"
+#include "policies.h"
 
 namespace prism {
 namespace PRISM_ISA {

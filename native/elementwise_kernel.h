@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels.h"
-#include "policy64.h"
+#include "policies.h"
 #include "short_functions.h"
 
 namespace prism {

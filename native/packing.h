@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels.h"
-#include "policy64.h"
+#include "policies.h"
 
 namespace prism {
 namespace PRISM_ISA {

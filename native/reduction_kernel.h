@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "kernels.h"
-#include "policy64.h"
+#include "policies.h"
 
 namespace prism {
 namespace PRISM_ISA {
