@@ -92,6 +92,25 @@ double product(const Rounding& rounding) {
   return cycles(kRowsHere * kLength, [&] { multiply<T>(rounding, kKey, m); });
 }
 
+// A panel of 16 columns, whose elements are neighbours along K or across the columns.
+template <class T>
+double packing(bool along_k) {
+  constexpr std::int64_t kLength = 1152;
+  const std::vector<T> b = deviates<T>(kLength * kGroup);
+  std::vector<T> out(kLength * kGroup);
+  std::vector<Axis> k(kLength), column(kGroup);
+  std::vector<std::int64_t> run_end;
+  for (std::int64_t i = 0; i < kLength; ++i) {
+    k[i].offset = along_k ? i : i * kGroup;
+    if (!along_k || i + 1 == kLength) run_end.push_back(i + 1);
+  }
+  for (std::int64_t j = 0; j < kGroup; ++j) column[j].offset = along_k ? j * kLength : j;
+  const PackPanel<T> p{
+      b.data(),      k.data(), kLength,   run_end.data(), static_cast<std::int64_t>(run_end.size()),
+      column.data(), kGroup,   {1, 1, 1}, false,          out.data()};
+  return cycles(kLength, [&] { pack_panel<T>(p); });
+}
+
 template <class T>
 double operation(const Rounding& rounding, Op op) {
   const std::vector<T> a = deviates<T>(kTile), b = deviates<T>(kTile), c = deviates<T>(kTile);
@@ -142,6 +161,8 @@ int main() {
               "cestac", "up");
   line("16 products, float32", false, product<float>);
   line("16 products, float64", true, product<double>);
+  std::printf("%-28s%9.2f\n", "16 packed along K", packing<float>(true));
+  std::printf("%-28s%9.2f\n", "16 packed across columns", packing<float>(false));
   line("16 sums, float32", false, [](auto& r) { return operation<float>(r, Op::add); });
   line("16 multiply-adds, float32", false, [](auto& r) { return operation<float>(r, Op::fma); });
   line("16 quotients, float32", false, [](auto& r) { return operation<float>(r, Op::div); });
