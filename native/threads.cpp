@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -12,6 +13,12 @@
 
 namespace prism {
 namespace {
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
 
 struct Job {
   std::int64_t items, grain;
@@ -35,6 +42,21 @@ struct Job {
   }
 };
 
+// Waits a little without giving up the processor: falling asleep and being woken takes longer than
+// many a job.  False where the time is over.
+template <class Condition>
+bool soon(Condition condition) {
+  constexpr std::chrono::microseconds kPatience{30};
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (condition()) return true;
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
 class Pool {
  public:
   // False when another thread is using the pool.
@@ -54,6 +76,7 @@ class Pool {
     }
     wake_.notify_all();
     job.work();
+    soon([this] { return running_ == 0; });
     std::unique_lock<std::mutex> lock(mutex_);
     done_.wait(lock, [this] { return running_ == 0; });
     job_ = nullptr;
@@ -65,6 +88,9 @@ class Pool {
     std::uint64_t seen = 0;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
+      lock.unlock();
+      soon([&] { return generation_ != seen; });
+      lock.lock();
       wake_.wait(lock, [&] { return generation_ != seen && job_ != nullptr; });
       seen = generation_;
       if (id >= wanted_) continue;
@@ -79,8 +105,9 @@ class Pool {
   std::mutex owner_, mutex_;
   std::condition_variable wake_, done_;
   Job* job_ = nullptr;
-  int workers_ = 0, wanted_ = 0, running_ = 0;
-  std::uint64_t generation_ = 0;
+  int workers_ = 0, wanted_ = 0;
+  std::atomic<int> running_{0};
+  std::atomic<std::uint64_t> generation_{0};
 };
 
 // Never destroyed: detached workers may outlive static destructors.
