@@ -53,11 +53,14 @@ CONSTANTS: Final = {
 """Rows whose formula holds a number that float32 arithmetic rounds and binary64 does not."""
 
 CANCELLING: Final = {
-    "aten.gelu.default": "1 + erf and 1 + tanh, times half of the argument",
-    "aten.gelu_backward.default": "1 + erf and 1 + tanh, times half of the gradient",
+    "aten.gelu.default": "1 + erf and 1 + tanh, near -1",
+    "aten.gelu_backward.default": "1 + erf and 1 + tanh, near -1",
 }
-"""Rows whose last sum cancels, so that its terms are rounded more coarsely than the result;
-they are about as large as the first argument."""
+"""Rows in which a sum of rounded terms cancels: of a term that is hundreds of ulps of the result
+coarse, a rounding that happens once in a hundred times moves the mean, so that many draws are
+needed to see it."""
+
+DRAWS_OF_CANCELLING: Final = 4800
 
 INACCURATE: Final = {
     "aten.polygamma.default": "order 1 of negative arguments loses half of its digits",
@@ -93,7 +96,7 @@ def is_centred_and_noisy_in_stochastic_rounding(row: Row) -> None:
     compared = 0
     for case in cases_of(row.name)[:SAMPLED_CASES]:
         samples = []
-        for seed in range(REPEATS):
+        for seed in range(DRAWS_OF_CANCELLING if row.name in CANCELLING else REPEATS):
             with fuzzy("sr", seed=seed, backend=BACKEND):
                 samples.append(case.run())
         for truth, *drawn in zip(case.in_binary64(), *samples, strict=True):
@@ -114,12 +117,9 @@ def _check(case: Case, drawn: torch.Tensor, truth: torch.Tensor, name: str) -> i
     # at a fifth of an ulp from a float32 number they do with probability 0.8^48 = 2e-5.
     # A constant that float32 rounds shifts the mean about as far as one more rounding scatters.
     allowed = 0.2 * ulp
-    if name in CANCELLING:
-        # The same of a term: a rounding that 48 draws have not shown may be as rare.
-        allowed = 0.2 * _ulp(torch.maximum(truth.abs(), _first(case, inside)))
     if name in CONSTANTS:
-        allowed = torch.maximum(torch.maximum(allowed, 2.0 * ulp), 3.0 * deviation)
-    error, bound = (mean - truth).abs(), 5 * deviation / REPEATS**0.5 + allowed
+        allowed = torch.maximum(2.0 * ulp, 3.0 * deviation)
+    error, bound = (mean - truth).abs(), 5 * deviation / len(drawn) ** 0.5 + allowed
     worst = (error / bound).argmax()
     assert bool((error <= bound).all()), (
         f"{case}: mean {mean[worst]}, deviation {deviation[worst]}, "
@@ -132,11 +132,6 @@ def _check(case: Case, drawn: torch.Tensor, truth: torch.Tensor, name: str) -> i
         varied = (deviation[inexact] > 0).float().mean()
         assert int(inexact.sum()) < 10 or varied > 0.5, f"{case}: {varied:.0%} of elements varied"
     return truth.numel()
-
-
-def _first(case: Case, inside: torch.Tensor) -> torch.Tensor:
-    """The magnitudes of the first argument for the elements of the result."""
-    return case.args[0].detach().double().abs()[inside]
 
 
 def _ulp(x: torch.Tensor) -> torch.Tensor:

@@ -152,11 +152,6 @@ def output(name: str, module: nn.Module, x: torch.Tensor, context: str = "train"
         return LAYERS[name][1](module, x)
 
 
-def _scatters(drawn: list[torch.Tensor], where: torch.Tensor) -> bool:
-    """Whether every chosen element has more than one value."""
-    return bool((torch.stack(drawn) != drawn[0]).any(0)[where].all())
-
-
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_output_element_scatters_and_every_operation_is_perturbed(
@@ -164,13 +159,12 @@ def test_every_output_element_scatters_and_every_operation_is_perturbed(
 ) -> None:
     module = LAYERS[name][0]()
     with ft.fuzzy("sr", seed=0, strict=True) as mode:
-        drawn = [output(name, module, X, context).detach().clone() for _ in range(SAMPLES)]
-        # Dropped and masked weights are zero, and a query that sees one key weighs it with one.
-        inexact = (drawn[0] != 0) & (drawn[0] != 1)
         # Of an element close to a number of the format, twelve draws agree once in thousands.
-        while len(drawn) < 4 * SAMPLES and not _scatters(drawn, inexact):
-            drawn.append(output(name, module, X, context).detach().clone())
-    assert _scatters(drawn, inexact)
+        drawn = [output(name, module, X, context).detach().clone() for _ in range(4 * SAMPLES)]
+    samples = torch.stack(drawn).double()
+    # Dropped and masked weights are zero, and a query that sees one key weighs it with one.
+    inexact = (samples[0] != 0) & (samples[0] != 1)
+    assert bool((samples.std(0)[inexact] > 0).all())
     assert inexact.double().mean() > 0.7
     assert mode.coverage.share(Verdict.ROUNDED) + mode.coverage.share(Verdict.LOWERED) == 1
 
