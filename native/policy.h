@@ -234,6 +234,17 @@ struct Cestac32 : Native32<ToNearest> {
   }
 };
 #elif defined(__AVX2__)
+// An operation between changes of sign: on the operands that carry the sign of its result, and
+// back.
+template <Op op, class W, class Flip>
+PRISM_INLINE W lent_sign(W a, W b, W c, Flip flip) {
+  if constexpr (op == Op::add) return flip(add(flip(a), flip(b)));
+  if constexpr (op == Op::sub) return flip(sub(flip(a), flip(b)));
+  if constexpr (op == Op::mul) return flip(mul(flip(a), b));
+  if constexpr (op == Op::div) return flip(div(flip(a), b));
+  if constexpr (op == Op::fma) return flip(fma(flip(a), b, flip(c)));
+}
+
 // While the machine rounds down, -(-x) is x rounded up: the draw is the sign that is lent to an
 // operation and taken back from its result.
 struct Cestac32 : Native32<Downward> {
@@ -251,12 +262,9 @@ struct Cestac32 : Native32<Downward> {
   }
   template <Op op, bool ranged>
   PRISM_INLINE Wide apply(Wide a, Wide b, Wide c, const Draw& up) const {
-    if constexpr (op == Op::add) return flip(add(flip(a, up), flip(b, up)), up);
-    if constexpr (op == Op::sub) return flip(sub(flip(a, up), flip(b, up)), up);
-    if constexpr (op == Op::mul) return flip(mul(flip(a, up), b), up);
-    if constexpr (op == Op::div) return flip(div(flip(a, up), b), up);
-    if constexpr (op == Op::fma) return flip(fma(flip(a, up), b, flip(c, up)), up);
-    if constexpr (op == Op::sqrt) {
+    if constexpr (op != Op::sqrt) {
+      return lent_sign<op>(a, b, c, [&](Wide x) PRISM_ALWAYS { return flip(x, up); });
+    } else {
       // A root has no sign to lend: the next number where its square falls short.
       F16 r = PRISM_ISA::sqrt(a);
       PRISM_UNROLL for (int i = 0; i < kF; ++i) {

@@ -287,12 +287,9 @@ struct Cestac64 : Native64<Downward> {
   }
   template <Op op, bool>
   PRISM_INLINE Wide apply(Wide a, Wide b, Wide c, const Draw& up) const {
-    if constexpr (op == Op::add) return flip(add(flip(a, up), flip(b, up)), up);
-    if constexpr (op == Op::sub) return flip(sub(flip(a, up), flip(b, up)), up);
-    if constexpr (op == Op::mul) return flip(mul(flip(a, up), b), up);
-    if constexpr (op == Op::div) return flip(div(flip(a, up), b), up);
-    if constexpr (op == Op::fma) return flip(fma(flip(a, up), b, flip(c, up)), up);
-    if constexpr (op == Op::sqrt) {
+    if constexpr (op != Op::sqrt) {
+      return lent_sign<op>(a, b, c, [&](Wide x) PRISM_ALWAYS { return flip(x, up); });
+    } else {
       D16 r = PRISM_ISA::sqrt(a);
       PRISM_UNROLL for (int i = 0; i < kD; ++i) {
         const __m256d root = (__m256d)r.v[i];

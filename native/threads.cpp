@@ -43,18 +43,17 @@ struct Job {
 };
 
 // Waits a little without giving up the processor: falling asleep and being woken takes longer than
-// many a job.  False where the time is over.
+// many a job.
 template <class Condition>
-bool soon(Condition condition) {
+void wait_awake(Condition condition) {
   constexpr std::chrono::microseconds kPatience{30};
   const auto end = std::chrono::steady_clock::now() + kPatience;
   do {
     for (int i = 0; i < 32; ++i) {
-      if (condition()) return true;
+      if (condition()) return;
       pause();
     }
   } while (std::chrono::steady_clock::now() < end);
-  return false;
 }
 
 class Pool {
@@ -76,7 +75,7 @@ class Pool {
     }
     wake_.notify_all();
     job.work();
-    soon([this] { return running_ == 0; });
+    wait_awake([this] { return running_ == 0; });
     std::unique_lock<std::mutex> lock(mutex_);
     done_.wait(lock, [this] { return running_ == 0; });
     job_ = nullptr;
@@ -89,7 +88,7 @@ class Pool {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
       lock.unlock();
-      soon([&] { return generation_ != seen; });
+      wait_awake([&] { return generation_ != seen; });
       lock.lock();
       wake_.wait(lock, [&] { return generation_ != seen && job_ != nullptr; });
       seen = generation_;
